@@ -1,0 +1,65 @@
+# The one front door: continuous integration runs these same commands (.ci/run).
+# Each target first makes .venv from pyproject.toml and constraints.txt, if it is missing or older than they are.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+PYTEST := $(BIN)/python -m pytest
+SLOW := (slow or service) and not gpu
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Nothing here may call home, and a server that a later target starts inherits it.
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK := 1
+
+.PHONY: help demo test test-slow proof bench lint format clean
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## Train, verify, restore, kill and recover a small replica, then refuse its damaged copies.
+	$(BIN)/lastgood demo
+
+test: $(STAMP) ## The fast tests, in under ten minutes on two cores.
+	$(PYTEST) -m "not slow and not gpu and not service"
+
+# The longest slow test runs 16 ranks on 2 cores, hence the larger limit a test.
+test-slow: $(STAMP) ## The slow tests and those that need Debian programs, in under thirty minutes.
+	$(PYTEST) -m "$(SLOW)" --timeout=1500 --durations=15
+
+# The page is written even when a test fails: a proof that did not hold is worth reading too.
+proof: $(STAMP) ## The slow tests at full counts (hours); what they print is kept in docs/proof.md.
+	{ printf '# Proof\n\nWhat `make proof` printed on %s at commit %s, on %s cores with %s.\n\n```text\n' \
+	    "$$(date -u +%F)" "$$(git describe --always --dirty --exclude='*')" "$$(nproc)" "$$($(BIN)/python -V)"; \
+	  status=0; \
+	  LASTGOOD_PROOF=1 $(PYTEST) -m "$(SLOW)" --timeout=14400 --no-header --color=no --tb=short -v || status=$$?; \
+	  printf '```\n'; exit $$status; } | tee docs/proof.md
+
+bench: $(STAMP) ## Measure against peers, in pairs, and print the table of ratios.
+	$(BIN)/python -m benchmarks
+
+lint: $(STAMP) ## Style, types and the direction of imports.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP) ## Rewrite what ruff can put right by itself.
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## Remove the environment and everything that tools left behind.
+	rm -rf .venv .bench build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Touched last, so that an interrupted installation is begun again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'make: Python 3.11 or newer is needed, found: $(or $(PYTHON),none)' >&2; \
+	  echo 'hint: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
+	touch $@
