@@ -1,0 +1,299 @@
+"""The trace of a replica: JSON lines, one file a rank and life, rolled by size.
+
+Decides how records are written and read back. The records are in `events` (their names are re-exported here, so that
+one import serves), judging them is for `restore` and `drill`.
+
+Rules enforced here:
+
+- A line is handed to the kernel whole, in one write, without a flush to the medium: a SIGKILL loses nothing that was
+  written, a power loss may lose the tail. Only the last line of the last segment may be torn; the reader drops it.
+  A whole line that is not a lawful record is a `FormatError` that names file and line.
+- The writer never touches a device. What is not on the host yet is handed over as a function (`write_later`), which is
+  called when the next record is written. After a kill the newest step's line may then be absent, hence
+  `Started.lag_steps`: the last completed step is the last one written, or up to `lag_steps` later, so a loss counted
+  from the trace is at most that much too small. On a CPU the lag is 0.
+
+Source: DESIGN.md §6; PROTOCOL.md, Layout (`traces/<incarnation>/rank-NNNNN/<segment>.jsonl`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, cast
+
+from lastgood.documents import canonical_bytes, parse
+from lastgood.errors import FormatError, StorePermanentError, UsageError
+from lastgood.replica.events import (
+    TRACE_VERSION,
+    Discovered,
+    Loaded,
+    Mark,
+    Measured,
+    NotFinite,
+    Phase,
+    Refused,
+    Saved,
+    Span,
+    Started,
+    Step,
+    Stopped,
+    StopReason,
+    Timeline,
+    TraceRecord,
+    host_name,
+    measured,
+    number,
+    process_started_ns,
+)
+
+__all__ = [
+    "TRACE_VERSION",
+    "Discovered",
+    "Loaded",
+    "Mark",
+    "Measured",
+    "NotFinite",
+    "Phase",
+    "Refused",
+    "Saved",
+    "Span",
+    "Started",
+    "Step",
+    "StopReason",
+    "Stopped",
+    "Timeline",
+    "TraceFollower",
+    "TraceReader",
+    "TraceRecord",
+    "TraceWriter",
+    "host_name",
+    "measured",
+    "number",
+    "process_started_ns",
+    "trace_directory",
+]
+
+MAXIMUM_LINE_BYTES: Final = 4 * 2**20
+MAXIMUM_SEGMENT_BYTES: Final = 16 * 2**20
+MAXIMUM_SEGMENTS: Final = 100_000
+MAXIMUM_RANKS: Final = 1_000_000
+
+
+def trace_directory(family: Path, incarnation: int, rank: int) -> Path:
+    """Where one rank of one life keeps its segments."""
+    return family / ".lastgood" / "traces" / f"{incarnation:08d}" / f"rank-{rank:05d}"
+
+
+class TraceWriter:
+    """Appends one rank's records; not shared between threads.
+
+    Args:
+        family: The family's directory on a file system.
+        incarnation: The life of the run, from its claim.
+        rank: Of this process.
+        segment_bytes: Before a line would grow a segment past this, a new segment begins.
+
+    Raises:
+        UsageError: This rank of this incarnation has a trace already: two processes believe that they are the same.
+        StorePermanentError: The directory or a file cannot be written. The loop decides whether training goes on.
+    """
+
+    def __init__(
+        self, family: Path, incarnation: int, rank: int, *, segment_bytes: int = MAXIMUM_SEGMENT_BYTES
+    ) -> None:
+        self.directory = trace_directory(family, incarnation, rank)
+        self._segment_bytes = segment_bytes
+        self._segment = -1
+        self._written_bytes = 0
+        self._descriptor = -1
+        self._later: Callable[[], TraceRecord] | None = None
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorePermanentError(f"trace cannot be written: {self.directory}: {error.strerror}") from error
+        self._roll()
+
+    def write(self, record: TraceRecord) -> None:
+        """Append one record, after the one handed to `write_later`, if any."""
+        self.flush()
+        self._append(canonical_bytes(record))
+
+    def write_later(self, make: Callable[[], TraceRecord]) -> None:
+        """Append a record whose values are still on their way to the host; `make` is called at the next write."""
+        self.flush()
+        self._later = make
+
+    def flush(self) -> None:
+        """Make and append the record that `write_later` holds."""
+        if self._later is not None:
+            make, self._later = self._later, None
+            self._append(canonical_bytes(make()))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self.flush()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _append(self, line: bytes) -> None:
+        if len(line) > MAXIMUM_LINE_BYTES:
+            raise UsageError(f"trace record too large: expected at most {MAXIMUM_LINE_BYTES} bytes, found {len(line)}")
+        if self._written_bytes and self._written_bytes + len(line) > self._segment_bytes:
+            self._roll()
+        try:
+            done = os.write(self._descriptor, line)
+        except OSError as error:
+            raise StorePermanentError(f"trace cannot be written: {self.directory}: {error.strerror}") from error
+        if done != len(line):
+            raise StorePermanentError(f"trace line torn: {self.directory}: wrote {done} of {len(line)} bytes")
+        self._written_bytes += done
+
+    def _roll(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._segment += 1
+        self._written_bytes = 0
+        path = self.directory / _segment_name(self._segment)
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            self._descriptor = -1
+            raise UsageError(
+                f"trace exists already: {path}", hint="does another process run as this rank of this incarnation?"
+            ) from None
+        except OSError as error:
+            self._descriptor = -1
+            raise StorePermanentError(f"trace cannot be written: {path}: {error.strerror}") from error
+
+
+class TraceFollower:
+    """Reads one rank's records as they grow; each `poll` returns what is new and whole.
+
+    Args:
+        directory: As `trace_directory` names it; need not exist yet.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._segment = 0
+        self._offset_bytes = 0
+        self._line = 0
+
+    def poll(self) -> tuple[TraceRecord, ...]:
+        """Everything whole since the last poll.
+
+        Raises:
+            FormatError: A whole line is not a lawful record, a segment that is not the last ends in a torn line, or
+                there are absurdly many segments; file and line are named.
+        """
+        records: list[TraceRecord] = []
+        while self._segment < MAXIMUM_SEGMENTS:
+            path = self.directory / _segment_name(self._segment)
+            # Looked up before the read: a segment is complete once its successor exists.
+            follows = (self.directory / _segment_name(self._segment + 1)).exists()
+            tail = self._read(path, records)
+            if not follows:
+                return tuple(records)
+            if tail:
+                raise FormatError(f"trace line torn inside the trace: {path}: line {self._line + 1}")
+            self._segment, self._offset_bytes, self._line = self._segment + 1, 0, 0
+        raise FormatError(f"too many trace segments: {self.directory}: expected fewer than {MAXIMUM_SEGMENTS}")
+
+    def _read(self, path: Path, records: list[TraceRecord]) -> bytes:
+        data = _read_from(path, self._offset_bytes)
+        whole, _, tail = data.rpartition(b"\n")
+        if len(tail) > MAXIMUM_LINE_BYTES:
+            raise FormatError(f"trace line too long: {path}: line {self._line + whole.count(10) + 2}")
+        self._offset_bytes += len(data) - len(tail)
+        for line in whole.split(b"\n") if len(data) > len(tail) else ():
+            self._line += 1
+            records.append(_parse_line(line, f"{path}: line {self._line}"))
+        return tail
+
+
+class TraceReader:
+    """Reads the traces of one family, written by the dead and the living.
+
+    Args:
+        family: The family's directory on a file system.
+    """
+
+    def __init__(self, family: Path) -> None:
+        self.family = family
+
+    def incarnations(self) -> tuple[int, ...]:
+        """Every life that left a trace, rising."""
+        names = _names(self.family / ".lastgood" / "traces")
+        return tuple(sorted(int(name) for name in names if len(name) == 8 and name.isascii() and name.isdigit()))
+
+    def ranks(self, incarnation: int) -> tuple[int, ...]:
+        """Every rank of that life that left a trace, rising."""
+        names = _names(trace_directory(self.family, incarnation, 0).parent)
+        numbers = (name.removeprefix("rank-") for name in names if name.startswith("rank-"))
+        return tuple(sorted(int(text) for text in numbers if len(text) == 5 and text.isascii() and text.isdigit()))
+
+    def records(self, incarnation: int, rank: int) -> tuple[TraceRecord, ...]:
+        """All whole records of one rank, in order; empty without a trace.
+
+        Raises:
+            FormatError: A whole line is not a lawful record; file and line are named.
+        """
+        return self.follow(incarnation, rank).poll()
+
+    def steps(self, incarnation: int, rank: int) -> Mapping[int, Step]:
+        """The completed steps of one rank, by number."""
+        return {record.step: record for record in self.records(incarnation, rank) if isinstance(record, Step)}
+
+    def follow(self, incarnation: int, rank: int) -> TraceFollower:
+        return TraceFollower(trace_directory(self.family, incarnation, rank))
+
+
+def _segment_name(segment: int) -> str:
+    return f"{segment:08d}.jsonl"
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    if len(names) > MAXIMUM_RANKS:
+        raise FormatError(f"too many traces: {directory}: expected at most {MAXIMUM_RANKS}, found {len(names)}")
+    return names
+
+
+def _read_from(path: Path, offset_bytes: int) -> bytes:
+    try:
+        # A trace is written by the replica that it judges: follow no link out of the family, block on no pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise FormatError(f"trace cannot be read: {path}: {error.strerror}") from error
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FormatError(f"trace is not a regular file: {path}")
+        # The writer rolls before a segment passes its limit, so one line more is the most that a lawful one can hold.
+        limit = MAXIMUM_SEGMENT_BYTES + MAXIMUM_LINE_BYTES
+        file.seek(offset_bytes)
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise FormatError(f"trace segment too large: {path}: expected at most {limit} bytes")
+    return data
+
+
+def _parse_line(line: bytes, where: str) -> TraceRecord:
+    # `type[X]` cannot name a union, although msgspec converts to one by its tag.
+    return parse(cast("type[TraceRecord]", TraceRecord), line, where, limit_bytes=MAXIMUM_LINE_BYTES)
