@@ -8,11 +8,33 @@
 
 from __future__ import annotations
 
+from lastgood.digest.beneath import RootDirectory
+from lastgood.digest.engine import HashRequest, default_jobs, hash_files
+from lastgood.digest.files import (
+    FileChanged,
+    FileDigest,
+    NotRegularFile,
+    SizeMismatch,
+    copy_and_hash,
+    hash_file,
+    open_regular,
+)
 from lastgood.digest.values import Algorithm, Digest, StreamHasher, hash_bytes
 
 __all__ = [
     "Algorithm",
     "Digest",
+    "FileChanged",
+    "FileDigest",
+    "HashRequest",
+    "NotRegularFile",
+    "RootDirectory",
+    "SizeMismatch",
     "StreamHasher",
+    "copy_and_hash",
+    "default_jobs",
     "hash_bytes",
+    "hash_file",
+    "hash_files",
+    "open_regular",
 ]
