@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -68,7 +68,7 @@ def hash_files(
     jobs: int | None = None,
     drop_cache: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> Iterator[FileDigest | OSError]:
+) -> Generator[FileDigest | OSError, None, None]:
     """Hash files, as many at once as there are cores.
 
     Args:
@@ -152,7 +152,7 @@ class _Run:
         self._reads: deque[int] = deque()
         self._read_bytes = 0
 
-    def results(self) -> Iterator[FileDigest | OSError]:
+    def results(self) -> Generator[FileDigest | OSError, None, None]:
         batches = plan(self._requests, self._jobs)
         workers = ThreadPoolExecutor(max_workers=self._jobs, thread_name_prefix="lastgood-hash")
         for _ in range(min(self._jobs, len(batches))):
