@@ -1,0 +1,106 @@
+"""Exceptions: we could not do our work. (What is wrong with a *checkpoint* is a `verdict.Finding`, never an exception
+of its own; the exceptions below that carry findings say that we stopped because of them.).
+
+    LastgoodError                 exit 70
+    ├── UsageError                exit 64   the request or the configuration is wrong
+    │   └── RegistrationError               training code registered its state wrongly
+    ├── FormatError               exit 1    bytes that claim to be one of our documents are not
+    ├── StoreError                exit 2    the store did not do what was asked
+    │   ├── StoreTransientError             may be repeated: nothing is known to be wrong
+    │   └── StorePermanentError             will not heal by repeating (denied, full, read-only)
+    ├── PublishError              exit 1    the former state is intact; this step was not published
+    │   └── Fenced                          a newer incarnation exists; the job must stop
+    └── ResumeRefused             exit 1    nothing may be resumed, or not what was asked for
+
+Messages are a lowercase fact, the place, expected against found; `hint` is one sentence of advice or None.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from lastgood.verdict import Finding, Reason
+
+__all__ = [
+    "Fenced",
+    "FormatError",
+    "LastgoodError",
+    "PublishError",
+    "RegistrationError",
+    "ResumeRefused",
+    "StoreError",
+    "StorePermanentError",
+    "StoreTransientError",
+    "UsageError",
+]
+
+
+class LastgoodError(Exception):
+    """The root of everything that lastgood raises on purpose."""
+
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(LastgoodError):
+    """The request, an argument or the configuration is wrong; the message names the place."""
+
+    exit_code = 64
+
+
+class RegistrationError(UsageError):
+    """Training code registered a component wrongly, or left one out that `audit` found."""
+
+
+class FormatError(LastgoodError):
+    """Bytes that claim to be one of our documents are not a lawful one.
+
+    Args:
+        message: The fact and the place.
+        reason: The finding code that a verifier reports for it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, reason: Reason | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class StoreError(LastgoodError):
+    """The store did not do what was asked; whether it may be repeated is the subclass."""
+
+    exit_code = 2
+
+
+class StoreTransientError(StoreError):
+    """The store may answer when asked again; verdicts that meet it are inconclusive."""
+
+
+class StorePermanentError(StoreError):
+    """Asking again will not help: denied, out of space, read-only, not a regular file."""
+
+
+class PublishError(LastgoodError):
+    """This step was not published; what was discoverable before still is."""
+
+    exit_code = 1
+
+
+class Fenced(PublishError):
+    """A newer incarnation of the run exists: the save may or may not have been kept, and this job must stop."""
+
+
+class ResumeRefused(LastgoodError):
+    """Nothing may be resumed, or not what was asked for; `findings` say why."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, findings: tuple[Finding, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.findings = findings

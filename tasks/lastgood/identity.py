@@ -1,0 +1,183 @@
+"""Names of things on storage: generations, families, and the keys of every document of ours.
+
+Decides how names are spelled and ordered. Leaves reading and writing to the stores. Rules enforced here: a generation
+is `<incarnation:08>-<step:016>`, foreign ones `00000000-<step:016>~<name>`; any other spelling is refused; generations
+order by parsed integers, incarnation first, never by text or clock (PROTOCOL.md, Layout).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lastgood.errors import FormatError
+
+__all__ = ["MAXIMUM_INCARNATION", "MAXIMUM_STEP", "FamilyKeys", "GenerationId", "check_family_name", "check_key"]
+
+MAXIMUM_INCARNATION = 10**8 - 1
+MAXIMUM_STEP = 10**16 - 1
+MAXIMUM_NAME_BYTES = 200
+MAXIMUM_KEY_BYTES = 1024
+
+_GENERATION = re.compile(r"(\d{8})-(\d{16})(?:~(.+))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GenerationId:
+    """One committed (or to be committed) checkpoint of a family.
+
+    Ordering law: `a < b` exactly when `(a.incarnation, a.step, a.name) < (b.incarnation, b.step, b.name)`.
+    Round-trip law: `GenerationId.parse(str(g)) == g`.
+
+    Args:
+        incarnation: The life of the run that wrote it, 1 and up; 0 for foreign generations sealed where they lie.
+        step: Completed optimizer steps, 0 and up.
+        name: The directory name of a foreign generation; empty for our own.
+    """
+
+    incarnation: int
+    step: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.incarnation <= MAXIMUM_INCARNATION:
+            raise FormatError(f"incarnation out of range: expected 0..{MAXIMUM_INCARNATION}, found {self.incarnation}")
+        if not 0 <= self.step <= MAXIMUM_STEP:
+            raise FormatError(f"step out of range: expected 0..{MAXIMUM_STEP}, found {self.step}")
+        if bool(self.name) != (self.incarnation == 0):
+            raise FormatError(
+                f"generation name {self.name!r} does not fit incarnation {self.incarnation}: "
+                "only foreign generations (incarnation 0) carry a name"
+            )
+        if self.name:
+            check_key(self.name)
+
+    def __str__(self) -> str:
+        suffix = f"~{self.name}" if self.name else ""
+        return f"{self.incarnation:08d}-{self.step:016d}{suffix}"
+
+    @property
+    def directory(self) -> str:
+        """The directory under the family that holds the artifacts."""
+        return self.name or str(self)
+
+    @classmethod
+    def parse(cls, text: str) -> GenerationId:
+        """Read the one lawful spelling.
+
+        Raises:
+            FormatError: The text is spelled in any other way.
+        """
+        match = _GENERATION.fullmatch(text)
+        if match is None:
+            raise FormatError(f"not a generation id: expected <incarnation:8 digits>-<step:16 digits>, found {text!r}")
+        return cls(int(match[1]), int(match[2]), match[3] or "")
+
+
+def check_key(key: str) -> str:
+    """Refuse a key that could leave its root or that another system would read differently; return it unchanged.
+
+    Raises:
+        FormatError: Empty, absolute, too long, or with an empty, `.`, `..` or control-character component.
+    """
+    if not key or len(key.encode("utf-8", "surrogatepass")) > MAXIMUM_KEY_BYTES:
+        raise FormatError(f"key length out of range: expected 1..{MAXIMUM_KEY_BYTES} bytes, found {key[:80]!r}")
+    for part in key.split("/"):
+        if part in ("", ".", ".."):
+            raise FormatError(f"key escapes or is not canonical: component {part!r} in {key!r}")
+        if any(ord(character) < 32 or ord(character) == 127 or character == "\\" for character in part):
+            raise FormatError(f"key has a control character or backslash: {key!r}")
+        if any(0xD800 <= ord(character) <= 0xDFFF for character in part):
+            raise FormatError(f"key is not valid Unicode: {key!r}")
+    return key
+
+
+def check_family_name(name: str) -> str:
+    """Refuse a family name that is not one visible path component; return it unchanged.
+
+    Raises:
+        FormatError: More than one component, hidden, or longer than 200 bytes.
+    """
+    check_key(name)
+    if "/" in name or name.startswith(".") or len(name.encode()) > MAXIMUM_NAME_BYTES:
+        raise FormatError(
+            f"not a family name: expected one visible path component of at most {MAXIMUM_NAME_BYTES} bytes, "
+            f"found {name!r}"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyKeys:
+    """Every key of one family, relative to the store's root (PROTOCOL.md, Layout)."""
+
+    family: str
+
+    def __post_init__(self) -> None:
+        check_family_name(self.family)
+
+    @property
+    def ours(self) -> str:
+        return f"{self.family}/.lastgood"
+
+    @property
+    def incarnations(self) -> str:
+        return f"{self.ours}/incarnations"
+
+    @property
+    def manifests(self) -> str:
+        return f"{self.ours}/manifests"
+
+    @property
+    def commits(self) -> str:
+        return f"{self.ours}/commits"
+
+    @property
+    def refusals(self) -> str:
+        return f"{self.ours}/refusals"
+
+    @property
+    def releases(self) -> str:
+        return f"{self.ours}/releases"
+
+    @property
+    def proven(self) -> str:
+        return f"{self.ours}/proven"
+
+    @property
+    def records(self) -> str:
+        return f"{self.ours}/records"
+
+    @property
+    def traces(self) -> str:
+        return f"{self.ours}/traces"
+
+    @property
+    def staging(self) -> str:
+        return f"{self.ours}/staging"
+
+    @property
+    def last_good(self) -> str:
+        return f"{self.ours}/LAST_GOOD"
+
+    @property
+    def quarantine(self) -> str:
+        return f"{self.ours}/QUARANTINE"
+
+    def claim(self, incarnation: int) -> str:
+        return f"{self.incarnations}/{incarnation:08d}"
+
+    def resume(self, incarnation: int) -> str:
+        return f"{self.incarnations}/{incarnation:08d}.resume"
+
+    def active(self, incarnation: int) -> str:
+        return f"{self.incarnations}/{incarnation:08d}.active"
+
+    def manifest(self, generation: GenerationId) -> str:
+        return f"{self.manifests}/{generation}.json"
+
+    def commit(self, generation: GenerationId) -> str:
+        return f"{self.commits}/{generation}"
+
+    def artifacts(self, generation: GenerationId) -> str:
+        return f"{self.family}/{generation.directory}"

@@ -1,0 +1,484 @@
+"""The manifest: what one checkpoint claims to be, and the receipts from which it is put together.
+
+Decides which manifests are lawful. Leaves comparing them with what storage holds to `verify`. Rules: required fields
+are never empty or "unknown"; paths are relative, cannot escape and have no case or Unicode twins; every counter says
+whether it names the completed or the next step; expectations come from live objects before anything is serialised.
+Source: docs/format.md.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from lastgood import documents
+from lastgood.digest import Algorithm, Digest, hash_bytes
+from lastgood.documents import Document
+from lastgood.errors import FormatError
+from lastgood.identity import MAXIMUM_INCARNATION, MAXIMUM_STEP, GenerationId, check_family_name, check_key
+from lastgood.reasons import Reason
+
+__all__ = [
+    "FORMAT_VERSION",
+    "AbsentComponent",
+    "Artifact",
+    "Component",
+    "ComponentPromise",
+    "Counter",
+    "CounterMeaning",
+    "Determinism",
+    "Environment",
+    "Expectations",
+    "ExplainedKey",
+    "Identity",
+    "JobDescription",
+    "Manifest",
+    "Purpose",
+    "RankExpectations",
+    "Receipt",
+    "SampleIds",
+    "Topology",
+    "manifest_bytes",
+    "manifest_digest",
+    "parse_manifest",
+]
+
+FORMAT_VERSION = 1
+MAXIMUM_ARTIFACTS = 1_000_000
+MAXIMUM_RANKS = 1_000_000
+MAXIMUM_MANIFEST_BYTES = documents.MAXIMUM_DOCUMENT_BYTES
+
+Text = Annotated[str, Meta(min_length=1, max_length=4096)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Step = Annotated[int, Meta(ge=0, le=MAXIMUM_STEP)]
+Rank = Annotated[int, Meta(ge=0, lt=MAXIMUM_RANKS)]
+WorldSize = Annotated[int, Meta(ge=1, le=MAXIMUM_RANKS)]
+IncarnationNumber = Annotated[int, Meta(ge=0, le=MAXIMUM_INCARNATION)]
+GenerationText = Annotated[str, Meta(pattern=r"^\d{8}-\d{16}(~.+)?$", max_length=300)]
+# A value that says that nobody knows is worse than a field left out: it would pass for knowledge.
+_UNKNOWN = frozenset({"unknown", "none", "null", "n/a", "na", "todo", "tbd", "?"})
+
+
+class Component(StrEnum):
+    """One kind of state whose value changes the next step (the seed calls it a state family)."""
+
+    MODEL = "model"
+    OPTIMIZER = "optimizer"
+    SCALER = "scaler"
+    SCHEDULER = "scheduler"
+    ACCUMULATION = "accumulation"
+    RNG = "rng"
+    DATA = "data"
+    TOPOLOGY = "topology"
+    CONFIG = "config"
+    EMA = "ema"
+    OTHER = "other"
+
+
+REQUIRED_COMPONENTS = (
+    Component.MODEL,
+    Component.OPTIMIZER,
+    Component.SCALER,
+    Component.SCHEDULER,
+    Component.ACCUMULATION,
+    Component.RNG,
+    Component.DATA,
+    Component.TOPOLOGY,
+    Component.CONFIG,
+)
+"""A resumable manifest holds each of these, or declares it absent with a reason."""
+
+
+class Purpose(StrEnum):
+    """What the checkpoint is for; a weights-only export serves inference and is never offered to a resume."""
+
+    RESUMABLE = "resumable"
+    WEIGHTS_ONLY = "weights_only"
+
+
+class CounterMeaning(StrEnum):
+    """Whether a counter's value names the step that is done or the one that comes next."""
+
+    COMPLETED = "completed"
+    NEXT = "next"
+
+
+class Determinism(StrEnum):
+    """What the training code promises about a component after a resume."""
+
+    EXACT = "exact"
+    TOLERANCE = "tolerance"
+    NONE = "none"
+
+
+class Counter(Document, frozen=True, kw_only=True):
+    """A named position, e.g. `optimizer_step`, `epoch`, `scheduler_step`."""
+
+    name: Text
+    value: Count
+    names: CounterMeaning
+
+
+class Environment(Document, frozen=True, kw_only=True):
+    """The software that saved. Fields that do not apply are null, never "unknown"."""
+
+    python: Text
+    lastgood: Text
+    torch: Text | None = None
+    cuda: Text | None = None
+    image_digest: Text | None = None
+    device: Text | None = None
+
+
+class Topology(Document, frozen=True, kw_only=True):
+    """How the run was spread over ranks.
+
+    Args:
+        world_size: Number of ranks that saved.
+        layout: Parallel layout, axis → size, e.g. `{"data_parallel": 16}`; the product equals world_size.
+        strategy: e.g. `single`, `ddp`, `fsdp2`.
+    """
+
+    world_size: WorldSize
+    strategy: Text
+    layout: dict[str, Annotated[int, Meta(ge=1)]]
+
+
+class Identity(Document, frozen=True, kw_only=True):
+    """Which model, tokenizer or dataset: a name for people, and a revision that changes with the content."""
+
+    name: Text
+    revision: Text
+
+
+class AbsentComponent(Document, frozen=True, kw_only=True):
+    """A component left out on purpose, and why that is safe."""
+
+    component: Component
+    reason: Text
+
+
+class ExplainedKey(Document, frozen=True, kw_only=True):
+    """A key that a strict load may find missing or unexpected, and why."""
+
+    key: Text
+    reason: Text
+
+
+class ComponentPromise(Document, frozen=True, kw_only=True):
+    """What is promised of a component that is present.
+
+    Args:
+        component: The kind of state.
+        determinism: `exact`, `tolerance` or `none`.
+        tolerance: Largest relative difference of compared scalars; only with `tolerance`.
+        reason: Why not exact; required unless exact.
+    """
+
+    component: Component
+    determinism: Determinism
+    tolerance: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    reason: Text | None = None
+
+
+class Artifact(Document, frozen=True, kw_only=True):
+    """One stored object.
+
+    Args:
+        path: Relative to the generation's directory.
+        component: The kind of state it holds.
+        rank: The rank that owns it (a shard), or null for the whole job's.
+        bytes: Length in bytes.
+        digests: One or more, each with its algorithm.
+    """
+
+    path: Text
+    component: Component
+    rank: Rank | None
+    bytes: Count
+    digests: Annotated[tuple[Digest, ...], Meta(min_length=1, max_length=8)]
+
+
+class SampleIds(Document, frozen=True, kw_only=True):
+    """The next sample ids, or the reason why only the live trace can tell.
+
+    Args:
+        ids: In the order in which this rank will consume them; empty only with `from_trace`.
+        from_trace: Why the source cannot be peeked.
+    """
+
+    ids: tuple[str | int, ...] = ()
+    from_trace: Text | None = None
+
+
+class RankExpectations(Document, frozen=True, kw_only=True):
+    """What one rank's live objects said just before they were serialised.
+
+    Args:
+        rank: Which.
+        sample_ids: The next ids of this rank.
+        rng_draws: Stream → the next draws, peeked and not consumed.
+        tensor_digests: Key → digest text of this rank's local tensor (sampled).
+    """
+
+    rank: Rank
+    sample_ids: SampleIds
+    rng_draws: dict[str, tuple[float | int, ...]]
+    tensor_digests: dict[str, str]
+
+
+class Expectations(Document, frozen=True, kw_only=True):
+    """What must come back, computed by the same code at the save and after a load.
+
+    Args:
+        learning_rates: Group name → the rate that the next update will use.
+        optimizer_steps: Optimizer (or parameter group) name → completed updates.
+        scalars: Other values that must come back exactly, e.g. the gradient scale; finite.
+        ranks: One entry a rank, in order.
+    """
+
+    learning_rates: dict[str, float]
+    optimizer_steps: dict[str, Count]
+    scalars: dict[str, float | int]
+    ranks: tuple[RankExpectations, ...]
+
+
+class JobDescription(Document, frozen=True, kw_only=True):
+    """What the coordinator knows of the job and writes into each manifest: everything but artifacts and time.
+
+    Args:
+        run: The training lineage across restarts.
+        counters: Each says whether it names the completed or the next step.
+        code: Code id (a commit, an image tag).
+        configuration: Configuration id (a digest of what was configured).
+        environment: The software.
+        topology: Ranks and layout.
+        model: Model identity.
+        tokenizer: Tokenizer identity, or null where the model reads no tokens.
+        dataset: Dataset snapshot.
+        purpose: `resumable` or `weights_only`.
+        promises: One for each present component.
+        absent: Components left out on purpose.
+        explained: Keys that a strict load accepts, with why.
+    """
+
+    run: Text
+    counters: tuple[Counter, ...]
+    code: Text
+    configuration: Text
+    environment: Environment
+    topology: Topology
+    model: Identity
+    tokenizer: Identity | None
+    dataset: Identity
+    purpose: Purpose
+    promises: tuple[ComponentPromise, ...]
+    absent: tuple[AbsentComponent, ...] = ()
+    explained: tuple[ExplainedKey, ...] = ()
+
+
+class Manifest(Document, frozen=True, kw_only=True):
+    """What one checkpoint claims to be. `job` is the description, the rest is what this save adds."""
+
+    format_version: Annotated[int, Meta(ge=1)]
+    family: Text
+    generation: GenerationText
+    incarnation: IncarnationNumber
+    step: Step
+    staging: Text
+    created_at: datetime
+    job: JobDescription
+    artifacts: Annotated[tuple[Artifact, ...], Meta(min_length=1, max_length=MAXIMUM_ARTIFACTS)]
+    expectations: Expectations | None
+
+    @property
+    def id(self) -> GenerationId:
+        return GenerationId.parse(self.generation)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(artifact.bytes for artifact in self.artifacts)
+
+    @property
+    def present(self) -> tuple[Component, ...]:
+        """Components that have at least one artifact or promise, in canonical order."""
+        named = {artifact.component for artifact in self.artifacts} | {p.component for p in self.job.promises}
+        return tuple(component for component in Component if component in named)
+
+
+class Receipt(Document, frozen=True, kw_only=True):
+    """One rank's word that its artifacts are durable and were read back.
+
+    Args:
+        staging: The staging id that it belongs to.
+        rank: Who.
+        world_size: Of how many.
+        artifacts: What this rank wrote.
+        expectations: What its live objects said (null for a weights-only export).
+        learning_rates: See `Expectations`; every rank reports, and they must agree.
+        optimizer_steps: See `Expectations`.
+        scalars: See `Expectations`.
+        failure: Why this rank cannot vouch; then nothing else counts.
+    """
+
+    staging: Text
+    rank: Rank
+    world_size: WorldSize
+    artifacts: tuple[Artifact, ...] = ()
+    expectations: RankExpectations | None = None
+    learning_rates: dict[str, float] = {}
+    optimizer_steps: dict[str, Count] = {}
+    scalars: dict[str, float | int] = {}
+    failure: Text | None = None
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The canonical bytes of a lawful manifest.
+
+    Raises:
+        FormatError: The manifest breaks a rule; nothing is encoded.
+    """
+    check_manifest(manifest, "manifest")
+    return documents.canonical_bytes(manifest)
+
+
+def manifest_digest(data: bytes) -> str:
+    """The digest text that a COMMIT carries: BLAKE3 over the manifest's bytes."""
+    return str(hash_bytes(data, Algorithm.BLAKE3))
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """Read a manifest strictly.
+
+    Raises:
+        FormatError: Not a lawful manifest; `reason` is `format_version_unsupported` when another version wrote it.
+    """
+    _check_version(data, where)
+    try:
+        manifest = documents.parse(Manifest, data, where, limit_bytes=MAXIMUM_MANIFEST_BYTES)
+        check_manifest(manifest, where)
+    except FormatError as error:
+        error.reason = error.reason or Reason.MANIFEST_MALFORMED
+        raise
+    return manifest
+
+
+def _check_version(data: bytes, where: str) -> None:
+    # Read alone and first: another version's unknown keys must not be reported as damage.
+    class _Versioned(msgspec.Struct):
+        format_version: int
+
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).format_version
+    except (msgspec.DecodeError, RecursionError):
+        return
+    if version != FORMAT_VERSION:
+        raise FormatError(
+            f"format version unsupported: {where}: expected {FORMAT_VERSION}, found {version}",
+            reason=Reason.FORMAT_VERSION_UNSUPPORTED,
+        )
+
+
+def check_manifest(manifest: Manifest, where: str) -> None:
+    """Refuse what the types alone cannot: identities that disagree, twins, absurd or missing content.
+
+    Raises:
+        FormatError: Naming every broken rule's place; the first one found.
+    """
+    check_family_name(manifest.family)
+    generation = manifest.id
+    if (generation.incarnation, generation.step) != (manifest.incarnation, manifest.step):
+        raise FormatError(
+            f"manifest contradicts itself: {where}: generation {manifest.generation}, "
+            f"incarnation {manifest.incarnation}, step {manifest.step}"
+        )
+    if manifest.created_at.tzinfo is None:
+        raise FormatError(f"time without zone: {where}: created_at {manifest.created_at.isoformat()}")
+    _check_known(manifest.job, where)
+    _check_paths((artifact.path for artifact in manifest.artifacts), where)
+    _check_topology(manifest, where)
+    _check_components(manifest, where)
+
+
+def _check_known(job: JobDescription, where: str) -> None:
+    fields: dict[str, Any] = msgspec.to_builtins(job)
+    for name, text in _texts(fields, "job"):
+        if not text.strip() or text.strip().lower() in _UNKNOWN:
+            raise FormatError(f"required field says nothing: {where}: {name} is {text!r}")
+
+
+def _texts(value: object, place: str) -> Iterable[tuple[str, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, f"{place}[{index}]")
+
+
+def _check_paths(paths: Iterable[str], where: str) -> None:
+    seen: dict[str, str] = {}
+    for path in paths:
+        check_key(path)
+        # File systems that fold case or normalise Unicode would merge twins into one file.
+        folded = unicodedata.normalize("NFC", path).casefold()
+        if folded in seen:
+            raise FormatError(f"paths are twins: {where}: {seen[folded]!r} and {path!r}")
+        seen[folded] = path
+    for folded, path in seen.items():
+        parent = folded
+        while "/" in parent:
+            parent = parent.rpartition("/")[0]
+            if parent in seen:
+                raise FormatError(f"a path is both file and directory: {where}: {seen[parent]!r} and {path!r}")
+
+
+def _check_topology(manifest: Manifest, where: str) -> None:
+    topology = manifest.job.topology
+    product = 1
+    for size in topology.layout.values():
+        product *= size
+    if topology.layout and product != topology.world_size:
+        raise FormatError(
+            f"layout contradicts world size: {where}: {topology.layout} multiplies to {product}, "
+            f"world_size is {topology.world_size}"
+        )
+    for artifact in manifest.artifacts:
+        if artifact.rank is not None and artifact.rank >= topology.world_size:
+            raise FormatError(
+                f"rank outside the world: {where}: {artifact.path} belongs to rank {artifact.rank} "
+                f"of {topology.world_size}"
+            )
+    if manifest.expectations is not None:
+        ranks = [entry.rank for entry in manifest.expectations.ranks]
+        if ranks != list(range(topology.world_size)):
+            raise FormatError(
+                f"expectations do not cover the ranks: {where}: expected 0..{topology.world_size - 1}, "
+                f"found {ranks[:20]}"
+            )
+
+
+def _check_components(manifest: Manifest, where: str) -> None:
+    job = manifest.job
+    promised = [promise.component for promise in job.promises]
+    absent = [entry.component for entry in job.absent]
+    for name, values in (("promises", promised), ("absent", absent)):
+        twice = {value for value in values if values.count(value) > 1 and value is not Component.OTHER}
+        if twice:
+            raise FormatError(f"component named twice: {where}: {name}: {sorted(twice)}")
+    both = sorted(set(manifest.present) & set(absent))
+    if both:
+        raise FormatError(f"component both present and absent: {where}: {both}")
+    for promise in job.promises:
+        if (promise.determinism is Determinism.TOLERANCE) != (promise.tolerance is not None):
+            raise FormatError(f"tolerance and promise disagree: {where}: {promise.component}")
+        if promise.determinism is not Determinism.EXACT and not promise.reason:
+            raise FormatError(f"promise below exact without a reason: {where}: {promise.component}")

@@ -1,0 +1,203 @@
+"""Reason codes: the permanent vocabulary of findings and notes, each with its hint.
+
+A code never changes its meaning and is never reused. Every finding code is raised by an entry of the damage catalogue
+(`lastgood.testing.damage`), and by nothing healthy.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["NoteReason", "Reason"]
+
+
+class _Explained(StrEnum):
+    """A code that carries the sentence of advice printed under it."""
+
+    hint: str
+
+    def __new__(cls, code: str, hint: str) -> _Explained:
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.hint = hint
+        return member
+
+
+class Reason(_Explained):
+    """Why a checkpoint, or a wish to resume it, is refused."""
+
+    # What lies on storage (tier 1).
+    COMMIT_MISSING = (
+        "commit_missing",
+        "did the publisher stop before its commit marker? an uncommitted directory is never offered",
+    )
+    COMMIT_MALFORMED = (
+        "commit_malformed",
+        "was the marker written by something else, or torn by a file system without fsync?",
+    )
+    COMMIT_MISMATCH = (
+        "commit_mismatch",
+        "the marker names another manifest: was a manifest or a marker replaced or copied from elsewhere?",
+    )
+    COMMIT_CHAIN_BROKEN = "commit_chain_broken", "was the previous generation's marker replaced or deleted?"
+    GENERATION_BURNED = "generation_burned", "the slot was abandoned on purpose; resume an older generation"
+    MANIFEST_MISSING = "manifest_missing", "was .lastgood/manifests deleted or not copied with the artifacts?"
+    MANIFEST_MALFORMED = "manifest_malformed", "restore the manifest from a copy; its digest is in the commit marker"
+    FORMAT_VERSION_UNSUPPORTED = (
+        "format_version_unsupported",
+        "read it with the lastgood version that wrote it, or upgrade this one",
+    )
+    GENERATION_MISMATCH = (
+        "generation_mismatch",
+        "the manifest describes another generation: was a directory renamed or copied over?",
+    )
+    FAMILY_MISMATCH = (
+        "family_mismatch",
+        "the manifest belongs to another family: was the tree copied under another name?",
+    )
+    SHARD_MISSING = (
+        "shard_missing",
+        "did the rank stop before publishing, or did a retention job or lifecycle rule delete it?",
+    )
+    ARTIFACT_MISSING = (
+        "artifact_missing",
+        "was the file deleted or not copied? no loader of this checkpoint can work without it",
+    )
+    SIZE_MISMATCH = "size_mismatch", "was the file truncated, appended to, or only partly copied?"
+    DIGEST_MISMATCH = (
+        "digest_mismatch",
+        "the bytes changed after the commit: bad disk, bad copy, or someone wrote in place",
+    )
+    ARTIFACT_NOT_REGULAR = "artifact_not_regular", "links, devices and pipes are refused: copy the file itself"
+    ARTIFACT_SWAPPED = "artifact_swapped", "two artifacts hold each other's bytes: were rank files renamed?"
+    FOREIGN_GENERATION_FILE = (
+        "foreign_generation_file",
+        "the bytes are those of another generation of this family: was a directory reused or merged?",
+    )
+    FOREIGN_RUN_FILE = (
+        "foreign_run_file",
+        "the bytes belong to another run or family: check the copy or sync that wrote here",
+    )
+    UNEXPECTED_FILE = "unexpected_file", "a loader that globs would read it; move it out of the generation"
+    WORLD_SIZE_MISMATCH = "world_size_mismatch", "manifest and rank files disagree about how many ranks saved"
+    RANK_DUPLICATED = "rank_duplicated", "every rank must hold its own state: did all ranks write rank 0's?"
+    COMPONENT_MISSING = "component_missing", "register it, or declare it absent with a reason"
+    PURPOSE_NOT_RESUMABLE = (
+        "purpose_not_resumable",
+        "this is a weights-only export: it serves inference, it cannot resume training",
+    )
+    # Pointers.
+    POINTER_STALE = (
+        "pointer_stale",
+        "a crash may have come between commit and pointer: `lastgood verify --repair FAMILY` rewrites it; no decision reads it",
+    )
+    POINTER_DANGLING = "pointer_dangling", "the pointer names a generation that is not there"
+    POINTER_UNCOMMITTED = "pointer_uncommitted", "the pointer names a generation without a commit marker"
+    POINTER_MISMATCH = "pointer_mismatch", "the pointer carries another digest than the commit marker"
+    POINTER_ROLLED_BACK = (
+        "pointer_rolled_back",
+        "the pointer went back although a newer generation of its incarnation is committed",
+    )
+    POINTER_MALFORMED = "pointer_malformed", "it was written by something else or torn; delete it and it is rebuilt"
+    NAME_MALFORMED = "name_malformed", "only canonical names are lawful here: was it renamed by hand?"
+    # Family state.
+    GENERATION_FENCED = (
+        "generation_fenced",
+        "a newer incarnation took over before it was committed, or a rollback cut it",
+    )
+    GENERATION_BARRED = "generation_barred", "it failed a gate on record; a release does not lift this"
+    GENERATION_NOT_PROVEN = "generation_not_proven", "no full restore passed for it: run `lastgood restore`"
+    FAMILY_QUARANTINED = (
+        "family_quarantined",
+        "`lastgood status` says why; fix the cause, then `lastgood release FAMILY --reason ...`",
+    )
+    RESUME_SUPERSEDED = (
+        "resume_superseded",
+        "the launcher re-ran old arguments: drop --resume or pass the newest generation",
+    )
+    FRESH_REFUSED = (
+        "fresh_refused",
+        "the family holds commits: step zero would lose them; fix the cause or roll back on purpose",
+    )
+    NOTHING_TO_RESUME = "nothing_to_resume", "pass --allow-fresh for the very first start of a family"
+    # Loading (tier 2).
+    KEY_MISSING = (
+        "key_missing",
+        "the checkpoint lacks a tensor the model needs: did the model change? explain(key, reason) if on purpose",
+    )
+    KEY_UNEXPECTED = (
+        "key_unexpected",
+        "nobody loads this tensor: did the model change? explain(key, reason) if on purpose",
+    )
+    SHAPE_MISMATCH = "shape_mismatch", "the model was built with another configuration than the one that saved"
+    DTYPE_MISMATCH = "dtype_mismatch", "the model was built with another precision than the one that saved"
+    TENSOR_INCOMPLETE = (
+        "tensor_incomplete",
+        "chunks of the tensor do not cover it: is a rank's file from another topology?",
+    )
+    STATE_INVALID = "state_invalid", "the value is outside what this component can hold; it was not loaded"
+    STATE_NOT_RESTORED = "state_not_restored", "after loading, the live object does not hold what was loaded"
+    MODEL_IDENTITY_CHANGED = "model_identity_changed", "another model is running than the one that saved"
+    TOKENIZER_IDENTITY_CHANGED = "tokenizer_identity_changed", "another tokenizer is running than the one that saved"
+    DATASET_IDENTITY_CHANGED = "dataset_identity_changed", "another dataset snapshot is mounted than the one that saved"
+    WORKER_COUNT_CHANGED = (
+        "worker_count_changed",
+        "the loader's state is tied to num_workers: start with the saved count",
+    )
+    TOPOLOGY_UNSUPPORTED = "topology_unsupported", "this component cannot be mapped onto another number of ranks"
+    # The next update (tier 2).
+    LEARNING_RATE_DIVERGED = "learning_rate_diverged", "the scheduler restarted or was saved at another step"
+    OPTIMIZER_STEP_DIVERGED = (
+        "optimizer_step_diverged",
+        "optimizer counters do not match the manifest: was stale state serialised?",
+    )
+    SAMPLE_IDS_DIVERGED = "sample_ids_diverged", "the data position was lost, reset or belongs to another rank"
+    RNG_DIVERGED = "rng_diverged", "a random stream was not saved, was reset, or belongs to another rank"
+    TENSOR_DIGEST_DIVERGED = (
+        "tensor_digest_diverged",
+        "the tensors are not those that were live at the save: was stale state serialised?",
+    )
+    COUNTER_DIVERGED = "counter_diverged", "a position counter did not come back as the manifest says"
+    ACCUMULATION_DIVERGED = "accumulation_diverged", "the accumulation window did not restart where it stood"
+    LOSS_NOT_FINITE = "loss_not_finite", "the restored state produces NaN or infinity"
+    GRADIENT_NOT_FINITE = "gradient_not_finite", "the restored state produces NaN or infinite gradients"
+    OPTIMIZER_NOT_STEPPED = "optimizer_not_stepped", "the optimizer counter did not advance by exactly one"
+    TRACE_DIVERGED = "trace_diverged", "the resumed run left the path of the live one beyond the promised tolerance"
+    SAVE_AFTER_RESUME_FAILED = (
+        "save_after_resume_failed",
+        "the resumed job cannot publish: the next interruption would lose everything since",
+    )
+    RESTORE_CRASHED = "restore_crashed", "see the replica's log beside the record"
+    RESTORE_TIMED_OUT = "restore_timed_out", "the restore did not reach its last step in its declared time"
+    TRACE_MISSING = "trace_missing", "the replica ran but wrote no trace: call the trace as the replica contract says"
+    # Drills (tier 3).
+    DRILL_NOT_RECOVERED = "drill_not_recovered", "the orchestrator did not bring the job back within the budget"
+    RECOVERED_FROM_WRONG_GENERATION = (
+        "recovered_from_wrong_generation",
+        "the job resumed something else than the newest candidate",
+    )
+    RPO_EXCEEDED = "rpo_exceeded", "more steps were lost than the objective allows: save more often"
+    RTO_EXCEEDED = "rto_exceeded", "recovery took longer than the objective allows: the phases say where"
+
+
+class NoteReason(_Explained):
+    """What is worth saying and refuses nothing."""
+
+    COMMITTED_UNVERIFIED = "unverified", "no tier 1 record exists yet for this generation"
+    STRAY_FILE = "stray_file", "no loader reads it"
+    STAGING_ABANDONED = "staging_abandoned", "a publish did not finish here; it is never offered"
+    COMPONENT_ABSENT_ON_PURPOSE = "component_absent_on_purpose", "declared by the training code with a reason"
+    KEY_EXPLAINED = "key_explained", "declared by the training code with a reason"
+    ENVIRONMENT_CHANGED = "environment_changed", "versions differ from those that saved"
+    CODE_CHANGED = "code_changed", "the code id differs from the one that saved"
+    CONFIGURATION_CHANGED = "configuration_changed", "the configuration id differs from the one that saved"
+    DETERMINISM_NOT_PROMISED = (
+        "determinism_not_promised",
+        "the manifest promises tolerance or nothing for this component",
+    )
+    CONTROL_NOT_AVAILABLE = "control_not_available", "the live trace ends before the compared steps"
+    EXPECTATION_FROM_TRACE = "expectation_from_trace", "the source cannot be peeked; the live trace decides"
+    TOPOLOGY_CHANGED = "topology_changed", "restored on another world size: proves only that"
+    RECORD_EXISTS = "record_exists", "the same verdict was already on record"
+    QUARANTINE_IN_FORCE = "quarantine_in_force", "the family goes on publishing under quarantine"
+    CLAIM_WITHOUT_DECISION = "claim_without_decision", "a start claimed a number and decided nothing; it cuts nothing"

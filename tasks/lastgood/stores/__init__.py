@@ -1,0 +1,42 @@
+"""Stores: one small port (`port.Store`), a local file system behind it, a memory double for models.
+
+`open_store(root)` is the only place that knows which URI scheme means which store.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from lastgood.errors import UsageError
+from lastgood.stores.local import LocalStore
+from lastgood.stores.port import Store
+
+__all__ = ["LocalStore", "Store", "local_path", "open_store"]
+
+
+def local_path(uri: str) -> Path:
+    """The file-system path that a `file://` URI or a plain path names.
+
+    Raises:
+        UsageError: Another scheme, a host, or an empty path.
+    """
+    if not uri:
+        raise UsageError("empty location: expected a path or file:///…")
+    if "://" not in uri:
+        return Path(uri).absolute()
+    parts = urlsplit(uri)
+    if parts.scheme != "file":
+        raise UsageError(f"unsupported scheme {parts.scheme!r} in {uri}: expected a path or file:///…")
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        raise UsageError(f"not an absolute file URI: {uri}: expected file:///path")
+    return Path(unquote(parts.path))
+
+
+def open_store(root: str) -> Store:
+    """The store behind a root: a plain path or `file:///…`.
+
+    Raises:
+        UsageError: The scheme is not supported.
+    """
+    return LocalStore(local_path(root))

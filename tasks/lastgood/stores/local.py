@@ -1,0 +1,369 @@
+"""The local store: a directory on a POSIX file system.
+
+Decides the order of system calls that makes each promise of the port true. Rules (reasons: ADR 0004): a file is
+written under a temporary name, flushed, then linked to its final one, so a reader never sees half of it and of racing
+creators one wins; a name is durable only after its directory was flushed; a failed flush is final and never repeated;
+nothing is removed before it was renamed away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from lastgood.digest import (
+    Algorithm,
+    FileChanged,
+    FileDigest,
+    HashRequest,
+    NotRegularFile,
+    RootDirectory,
+    SizeMismatch,
+    copy_and_hash,
+    hash_files,
+)
+from lastgood.errors import StoreError, StorePermanentError, StoreTransientError
+from lastgood.identity import check_key
+from lastgood.stores.filesystem import FileSystem
+from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObject, Trouble
+
+__all__ = ["LocalStore"]
+
+TEMPORARY_PREFIX = ".tmp-"
+_PERMANENT = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EEXIST,
+        errno.EFBIG,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.ENOTEMPTY,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+
+
+class LocalStore:
+    """A `Store` over a directory.
+
+    Args:
+        root: The directory; it must exist before anything is read or written.
+        files: The file port; tests replace it.
+    """
+
+    def __init__(self, root: Path, files: FileSystem | None = None) -> None:
+        self.root = root
+        self._files = files or FileSystem()
+
+    @property
+    def uri(self) -> str:
+        return str(self.root)
+
+    def path(self, key: str) -> Path:
+        """Where a key lies on this file system."""
+        return self.root / check_key(key)
+
+    # Reading.
+
+    def names(self, prefix: str) -> Names:
+        files: list[str] = []
+        directories: list[str] = []
+        with _classified(f"list {prefix}"):
+            try:
+                with os.scandir(self.path(prefix)) as entries:
+                    for entry in entries:
+                        if not entry.name.startswith(TEMPORARY_PREFIX):
+                            (directories if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+            except FileNotFoundError:
+                self._check_root()
+        return Names(files=tuple(sorted(files)), directories=tuple(sorted(directories)))
+
+    def walk(self, prefix: str) -> Iterator[StoredObject]:
+        with _classified(f"walk {prefix}"):
+            try:
+                with os.scandir(self.path(prefix)) as entries:
+                    ordered = sorted(entries, key=lambda entry: entry.name)
+            except FileNotFoundError:
+                self._check_root()
+                return
+        for entry in ordered:
+            key = f"{prefix}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                yield from self.walk(key)
+            else:
+                # A file deleted between listing and stat is simply not there.
+                with _classified(f"stat {key}"), contextlib.suppress(FileNotFoundError):
+                    yield _stored(key, entry.stat(follow_symlinks=False))
+
+    def stat(self, key: str) -> StoredObject | None:
+        with _classified(f"stat {key}"):
+            try:
+                return _stored(key, os.stat(self.path(key), follow_symlinks=False))
+            except (FileNotFoundError, NotADirectoryError):
+                self._check_root()
+                return None
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes | None:
+        # O_NONBLOCK so that a pipe in the place of a document is refused instead of waited for.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with _classified(f"read {key}"):
+            try:
+                descriptor = os.open(self.path(key), flags)
+            except (FileNotFoundError, NotADirectoryError):
+                self._check_root()
+                return None
+            with os.fdopen(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise StorePermanentError(f"not a regular file: {key}")
+                data = file.read(limit_bytes + 1)
+        if len(data) > limit_bytes:
+            raise StorePermanentError(f"object too large: {key}: expected at most {limit_bytes} bytes")
+        return data
+
+    def hash(self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None) -> Iterator[Hashed]:
+        return self._hash(prefix, requests, progress, drop_cache=False)
+
+    def fetch(self, prefix: str, request: HashRequest, destination: Path) -> Hashed:
+        with _classified(f"fetch {prefix}/{request.path} to {destination}"):
+            copy = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                with RootDirectory(self.path(prefix)) as root:
+                    descriptor = root.open(request.path)
+                    try:
+                        result: FileDigest | OSError = copy_and_hash(
+                            descriptor, copy, request.algorithms, size_bytes=request.size_bytes
+                        )
+                    finally:
+                        os.close(descriptor)
+            except (NotRegularFile, SizeMismatch, FileChanged, FileNotFoundError) as error:
+                result = error
+            finally:
+                os.close(copy)
+        return _hashed(request.path, result)
+
+    def _hash(
+        self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None, *, drop_cache: bool
+    ) -> Iterator[Hashed]:
+        try:
+            root = RootDirectory(self.path(prefix))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            self._check_root()
+            yield from (_hashed(request.path, error) for request in requests)
+            return
+        with root:
+            results = hash_files(requests, root=root, drop_cache=drop_cache, progress=progress)
+            for request, result in zip(requests, results, strict=True):
+                yield _hashed(request.path, result)
+
+    # Small documents.
+
+    def create(self, key: str, data: bytes) -> bool:
+        target = self.path(key)
+        with _classified(f"create {key}"):
+            self._make_parents(target.parent)
+            temporary = self._write_temporary(target.parent, data)
+            try:
+                self._files.link(temporary, target)
+                created = True
+            except FileExistsError:
+                created = False
+            except OSError:
+                # A network file system may lose the reply of a link that happened: two names tell.
+                if os.stat(temporary).st_nlink != 2:
+                    raise
+                created = True
+            # Also when somebody else made it: the caller may act on what exists only once it is durable.
+            self._files.sync_directory(target.parent)
+            self._files.unlink(temporary)
+        return created
+
+    def replace(self, key: str, data: bytes) -> None:
+        target = self.path(key)
+        with _classified(f"replace {key}"):
+            self._make_parents(target.parent)
+            temporary = self._write_temporary(target.parent, data)
+            self._files.rename(temporary, target)
+            self._files.sync_directory(target.parent)
+
+    def compare_and_swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        target = self.path(key)
+        with _classified(f"lock {key}"):
+            self._make_parents(target.parent)
+            # The kernel frees the lock of a killed holder. The lock file itself is never removed: removing it would
+            # let two callers hold locks on two different files of one name.
+            descriptor = os.open(
+                target.parent / f"{TEMPORARY_PREFIX}lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+            )
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                limit = max(len(expected or b""), len(data)) + 4096
+                if self.get(key, limit_bytes=limit) != expected:
+                    return False
+                self.replace(key, data)
+            finally:
+                os.close(descriptor)
+        return True
+
+    def delete(self, key: str) -> None:
+        target = self.path(key)
+        with _classified(f"delete {key}"):
+            try:
+                self._files.unlink(target)
+            except FileNotFoundError:
+                return
+            self._files.sync_directory(target.parent)
+
+    # Trees.
+
+    def prepare(self, prefixes: Iterable[str]) -> None:
+        self._check_root()
+        parents: dict[Path, None] = {}
+        with _classified("prepare"):
+            for prefix in prefixes:
+                directory = self.path(prefix)
+                for ancestor in (
+                    *reversed(directory.relative_to(self.root).parents[:-1]),
+                    directory.relative_to(self.root),
+                ):
+                    self._files.make_directory(self.root / ancestor)
+                    parents[(self.root / ancestor).parent] = None
+            # Flushed also when they existed: whoever made them may have died before flushing.
+            for parent in parents:
+                self._files.sync_directory(parent)
+
+    def staging_path(self, prefix: str) -> Path:
+        directory = self.path(prefix)
+        with _classified(f"stage {prefix}"):
+            self._check_root()
+            self._make_parents(directory)
+        return directory
+
+    def persist(
+        self, prefix: str, paths: Sequence[str], algorithms: tuple[Algorithm, ...], progress: Progress | None = None
+    ) -> tuple[Hashed, ...]:
+        base = self.path(prefix)
+        requests = []
+        directories: dict[Path, None] = {}
+        with _classified(f"persist {prefix}"):
+            for path in paths:
+                file = self.path(f"{prefix}/{path}")
+                self._files.sync_file(file)
+                requests.append(HashRequest(path=path, algorithms=algorithms, size_bytes=os.stat(file).st_size))
+                directories.update((parent, None) for parent in file.parents if parent.is_relative_to(base))
+            for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
+                self._files.sync_directory(directory)
+        return tuple(self._hash(prefix, requests, progress, drop_cache=True))
+
+    def install(self, source: str, target: str) -> bool:
+        here, there = self.path(source), self.path(target)
+        with _classified(f"install {target}"):
+            try:
+                self._files.rename(here, there)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    return False
+                raise
+            self._files.sync_directory(there.parent)
+            self._files.sync_directory(here.parent)
+        return True
+
+    def discard(self, prefix: str) -> None:
+        doomed = self.path(prefix)
+        away = doomed.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+        with _classified(f"discard {prefix}"):
+            try:
+                self._files.rename(doomed, away)
+            except FileNotFoundError:
+                return
+            self._files.sync_directory(doomed.parent)
+            self._remove_tree(away)
+
+    # Steps shared by the above.
+
+    def _check_root(self) -> None:
+        if not self.root.is_dir():
+            raise StorePermanentError(
+                f"root is not a directory: {self.root}", hint="is the file system mounted, and the path spelled right?"
+            )
+
+    def _make_parents(self, directory: Path) -> None:
+        missing = []
+        while not directory.is_dir():
+            if directory == self.root:
+                self._check_root()
+            missing.append(directory)
+            directory = directory.parent
+        for path in reversed(missing):
+            self._files.make_directory(path)
+            self._files.sync_directory(path.parent)
+
+    def _write_temporary(self, directory: Path, data: bytes) -> Path:
+        temporary = directory / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        try:
+            self._files.write_new(temporary, data)
+            self._files.sync_file(temporary)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.unlink(temporary)
+            raise
+        return temporary
+
+    def _remove_tree(self, directory: Path) -> None:
+        with os.scandir(directory) as entries:
+            for entry in list(entries):
+                if entry.is_dir(follow_symlinks=False):
+                    self._remove_tree(Path(entry.path))
+                else:
+                    self._files.unlink(Path(entry.path))
+        self._files.remove_directory(directory)
+
+
+def _stored(key: str, status: os.stat_result) -> StoredObject:
+    if stat.S_ISREG(status.st_mode):
+        kind = ObjectKind.FILE
+    else:
+        kind = ObjectKind.LINK if stat.S_ISLNK(status.st_mode) else ObjectKind.OTHER
+    return StoredObject(key=key, bytes=status.st_size, kind=kind)
+
+
+def _hashed(path: str, result: FileDigest | OSError) -> Hashed:
+    if isinstance(result, FileDigest):
+        return Hashed(path=path, bytes=result.size_bytes, digests=result.digests)
+    if isinstance(result, SizeMismatch):
+        return Hashed(path=path, bytes=result.found_bytes, trouble=Trouble.SIZE, message=str(result))
+    if isinstance(result, FileNotFoundError | NotADirectoryError):
+        return Hashed(path=path, bytes=None, trouble=Trouble.MISSING, message=f"object not found: {path}")
+    if isinstance(result, NotRegularFile):
+        return Hashed(path=path, bytes=None, trouble=Trouble.NOT_REGULAR, message=str(result))
+    if isinstance(result, FileChanged):
+        return Hashed(path=path, bytes=None, trouble=Trouble.CHANGED, message=str(result))
+    return Hashed(path=path, bytes=None, trouble=Trouble.UNREADABLE, message=str(result))
+
+
+class _classified(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word in a with statement
+    """Turn an OSError into a StoreError that says whether repeating may help."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            place = f" ({error.filename})" if error.filename else ""
+            raise _store_error(error.errno)(f"cannot {self._doing}{place}: {reason}") from error
+
+
+def _store_error(number: int | None) -> type[StoreError]:
+    return StorePermanentError if number in _PERMANENT else StoreTransientError

@@ -1,0 +1,153 @@
+"""The store port: the few operations on which publishing, reading and evidence stand.
+
+Decides what a store must promise, and of each operation what may be repeated. Keys are relative to the store's root,
+`/`-separated, and lawful by `identity.check_key`. Every failure is a `StoreTransientError` or a `StorePermanentError`:
+the store classifies, nobody else guesses. "Durable" means that the bytes and the name survive power loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from lastgood.digest import Algorithm, Digest, HashRequest
+
+__all__ = ["DocumentStore", "Hashed", "Names", "ObjectKind", "Progress", "Store", "StoredObject", "Trouble"]
+
+
+class ObjectKind(StrEnum):
+    """What lies under a name; only `file` may be an artifact."""
+
+    FILE = "file"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """One stored object, as a listing or `stat` tells it.
+
+    Args:
+        key: Relative to the root.
+        bytes: Length in bytes.
+        kind: `file` unless somebody put a link, a pipe or a device there.
+    """
+
+    key: str
+    bytes: int
+    kind: ObjectKind = ObjectKind.FILE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """The direct children of a prefix, sorted; our own temporary names are left out."""
+
+    files: tuple[str, ...]
+    directories: tuple[str, ...]
+
+
+class Trouble(StrEnum):
+    """Why an artifact could not be hashed. The first four are about the artifact, `unreadable` about the medium."""
+
+    MISSING = "missing"
+    NOT_REGULAR = "not_regular"
+    SIZE = "size"
+    CHANGED = "changed"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashed:
+    """What hashing one artifact gave: length and digests, or why there are none.
+
+    Args:
+        path: As asked.
+        bytes: Length found, in bytes; None when nothing was opened.
+        digests: In the order asked; empty when there is trouble.
+        trouble: What kept it from being hashed.
+        message: A lowercase fact, with `trouble`.
+    """
+
+    path: str
+    bytes: int | None
+    digests: tuple[Digest, ...] = ()
+    trouble: Trouble | None = None
+    message: str = ""
+
+
+class Progress(Protocol):
+    """Told of every piece of long work: `advance(bytes)`."""
+
+    def __call__(self, advanced_bytes: int) -> None: ...
+
+
+class DocumentStore(Protocol):
+    """The half of the port that the protocol needs. All operations may be repeated after a transient error."""
+
+    def names(self, prefix: str) -> Names:
+        """List the direct children of a prefix; an absent prefix has none. Not atomic: what is created or deleted
+        meanwhile may or may not appear.
+        """
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes | None:
+        """The whole of a small object, or None when absent.
+
+        Raises:
+            StorePermanentError: Longer than the limit, or not a regular file.
+        """
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Create an object unless the key exists; exactly one of racing callers gets True. When it returns, the key is
+        durable whoever made it. After an error the object may or may not exist: read it before repeating.
+        """
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Create or replace atomically: a reader sees the old bytes or the new ones. Durable on return."""
+
+    def compare_and_swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        """Replace only if the present bytes are `expected` (None: absent); False if they are not."""
+
+
+class Store(DocumentStore, Protocol):
+    """The whole port; see the module docstring."""
+
+    @property
+    def uri(self) -> str:
+        """The root, as people write it."""
+
+    def walk(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object below a prefix, sorted by key. Not atomic."""
+
+    def stat(self, key: str) -> StoredObject | None:
+        """What lies under a key, or None."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; absent is fine."""
+
+    def prepare(self, prefixes: Iterable[str]) -> None:
+        """Make prefixes exist durably, where the store has directories at all. May be repeated."""
+
+    def staging_path(self, prefix: str) -> Path:
+        """A local directory (created) into which this rank writes artifacts that belong under a prefix."""
+
+    def persist(
+        self, prefix: str, paths: Sequence[str], algorithms: tuple[Algorithm, ...], progress: Progress | None = None
+    ) -> tuple[Hashed, ...]:
+        """Make staged artifacts durable, then read each back from the medium (not from a cache, where that can be
+        asked for) and hash what was read. Never repeated by the store after a failed flush.
+        """
+
+    def install(self, source: str, target: str) -> bool:
+        """Give a whole staged prefix its final name, durably; False if the name is taken."""
+
+    def discard(self, prefix: str) -> None:
+        """Remove everything below a prefix; renamed away first, so that a half-removed tree has no lawful name."""
+
+    def hash(self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None) -> Iterator[Hashed]:
+        """Hash artifacts whose paths are relative to the prefix, in order, failures beside results, over every core."""
+
+    def fetch(self, prefix: str, request: HashRequest, destination: Path) -> Hashed:
+        """Copy one artifact to a new private local file and hash exactly the bytes that were written there."""
