@@ -320,10 +320,7 @@ class Receipt(Document, frozen=True, kw_only=True):
         rank: Who.
         world_size: Of how many.
         artifacts: What this rank wrote.
-        expectations: What its live objects said (null for a weights-only export).
-        learning_rates: See `Expectations`; every rank reports, and they must agree.
-        optimizer_steps: See `Expectations`.
-        scalars: See `Expectations`.
+        expectations: What its live objects said, with one entry in `ranks` (null for a weights-only export).
         failure: Why this rank cannot vouch; then nothing else counts.
     """
 
@@ -331,10 +328,7 @@ class Receipt(Document, frozen=True, kw_only=True):
     rank: Rank
     world_size: WorldSize
     artifacts: tuple[Artifact, ...] = ()
-    expectations: RankExpectations | None = None
-    learning_rates: dict[str, float] = {}
-    optimizer_steps: dict[str, Count] = {}
-    scalars: dict[str, float | int] = {}
+    expectations: Expectations | None = None
     failure: Text | None = None
 
 

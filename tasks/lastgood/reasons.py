@@ -89,7 +89,7 @@ class Reason(_Explained):
     # Pointers.
     POINTER_STALE = (
         "pointer_stale",
-        "a crash may have come between commit and pointer: `lastgood verify --repair FAMILY` rewrites it; no decision reads it",
+        "a crash may have come between commit and pointer: `lastgood verify --repair FAMILY` mends it",
     )
     POINTER_DANGLING = "pointer_dangling", "the pointer names a generation that is not there"
     POINTER_UNCOMMITTED = "pointer_uncommitted", "the pointer names a generation without a commit marker"

@@ -76,6 +76,12 @@ class LocalStore:
 
     # Reading.
 
+    def is_root(self) -> bool:
+        return self.root.is_dir()
+
+    def local_directory(self, prefix: str) -> Path:
+        return self.path(prefix)
+
     def names(self, prefix: str) -> Names:
         files: list[str] = []
         directories: list[str] = []

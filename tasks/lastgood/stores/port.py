@@ -118,6 +118,12 @@ class Store(DocumentStore, Protocol):
     def uri(self) -> str:
         """The root, as people write it."""
 
+    def is_root(self) -> bool:
+        """Whether the root exists and is the kind of thing a root must be."""
+
+    def local_directory(self, prefix: str) -> Path:
+        """Where a prefix can be read as a local directory."""
+
     def walk(self, prefix: str) -> Iterator[StoredObject]:
         """Every object below a prefix, sorted by key. Not atomic."""
 

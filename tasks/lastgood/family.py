@@ -1,0 +1,205 @@
+"""A family as people and launch scripts ask about it: what may be resumed, what is wrong, and the operator's acts.
+
+Decides nothing by itself: `protocol` decides, this drives it over a store and gives the answers names. Shared by the
+command line and, later, the flows.
+"""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from lastgood.errors import StorePermanentError, UsageError
+from lastgood.identity import GenerationId
+from lastgood.location import Location
+from lastgood.manifest import Manifest
+from lastgood.markers import Refusal, Release
+from lastgood.protocol import (
+    Choice,
+    Policy,
+    Skipped,
+    Survey,
+    choose,
+    perform,
+    refresh_caches,
+    refuse,
+    release,
+    rollback,
+    take_survey,
+)
+from lastgood.protocol.survey import RefusalName
+from lastgood.verdict import Finding, Note, NoteReason, Reason
+from lastgood.verify import Inspection
+
+__all__ = ["Family", "Offer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The answer of `latest`.
+
+    Args:
+        generation: What may be resumed, or None.
+        uri: Its URI, or None.
+        manifest: Its manifest, or None.
+        findings: Why there is nothing, when there is nothing.
+        skipped: Newer or fenced generations that were passed over, and why.
+        notes: What is worth saying about the offer.
+    """
+
+    generation: GenerationId | None
+    uri: str | None
+    manifest: Manifest | None
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    notes: tuple[Note, ...]
+
+
+class Family:
+    """One family in a store.
+
+    Args:
+        location: From `location.locate`.
+        now: The clock, aware UTC.
+    """
+
+    def __init__(self, location: Location, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.location = location
+        self._store = location.store
+        self._keys = location.keys
+        self._now = now
+
+    def survey(self) -> Survey:
+        """The state of the family, as one pass over its documents shows it.
+
+        Raises:
+            UsageError: There is no such family.
+            StoreError: The store could not tell.
+        """
+        return perform(self._store, take_survey(self._keys, policy=Policy.PROVEN))
+
+    def latest(self, *, policy: Policy = Policy.VERIFIED) -> Offer:
+        """The newest generation that may be resumed; by commit, manifest, existence, sizes and records, never payload.
+
+        Raises:
+            UsageError: There is no such family.
+            StoreError: The store could not tell; never an older generation instead.
+        """
+        inspection = Inspection(self._store, self._keys)
+        choice = perform(self._store, choose(self._keys, policy=policy), inspect=inspection)
+        if choice.generation is None:
+            return Offer(
+                generation=None,
+                uri=None,
+                manifest=None,
+                findings=(self._nothing(choice),),
+                skipped=choice.skipped,
+                notes=(),
+            )
+        return Offer(
+            generation=choice.generation,
+            uri=self.location.generation_uri(choice.generation),
+            manifest=inspection.manifests[choice.generation],
+            findings=(),
+            skipped=choice.skipped,
+            notes=self._notes(choice.generation, choice.survey),
+        )
+
+    def _nothing(self, choice: Choice) -> Finding:
+        family = self._keys.family
+        if choice.survey.candidates and not choice.all_burned:
+            message = (
+                f"nothing may be resumed: {family}: none of {len(choice.survey.candidates)} commits may be offered"
+            )
+        else:
+            message = f"nothing to resume: {family} holds no commit that counts"
+        return Finding(reason=Reason.NOTHING_TO_RESUME, message=message, offender=family)
+
+    def _notes(self, generation: GenerationId, survey: Survey) -> tuple[Note, ...]:
+        notes = []
+        if survey.quarantine:
+            message = f"family quarantined by {', '.join(survey.quarantine)}; offering a proven generation"
+            notes.append(Note(reason=NoteReason.QUARANTINE_IN_FORCE, message=message, offender=self._keys.family))
+        recorded = self._store.names(f"{self._keys.records}/{generation}").files
+        if not any("tier1" in name for name in recorded):
+            message = f"no tier 1 record: {generation}: sizes were compared, bytes were not read"
+            notes.append(Note(reason=NoteReason.COMMITTED_UNVERIFIED, message=message, offender=str(generation)))
+        return tuple(notes)
+
+    def rollback(self, target: GenerationId, *, reason: str) -> int:
+        """Go back to a generation on purpose; returns the incarnation number that decided it.
+
+        Raises:
+            UsageError: The generation cannot be gone back to, or no reason was given.
+        """
+        self._require(reason)
+        steps = rollback(self._keys, target, nonce=secrets.token_hex(16), host=socket.gethostname(), reason=reason)
+        number = perform(self._store, steps)
+        perform(self._store, refresh_caches(self._keys))
+        return number
+
+    def quarantine(self, *, reason: str, generation: GenerationId | None = None) -> RefusalName:
+        """Quarantine the family by an operator's word; with a generation, bar that too.
+
+        Raises:
+            UsageError: No reason, or no such generation.
+        """
+        self._require(reason)
+        if generation is not None and self._store.stat(self._keys.commit(generation)) is None:
+            raise UsageError(f"not a commit of {self._keys.family}: {generation}")
+        name = RefusalName(source="operator", tag=secrets.token_hex(8), generation=generation)
+        refusal = Refusal(
+            source="operator",
+            generation=str(generation) if generation else None,
+            reason=reason,
+            findings=(),
+            created_at=self._now(),
+            by=_who(),
+        )
+        perform(self._store, refuse(self._keys, name, refusal))
+        perform(self._store, refresh_caches(self._keys))
+        return name
+
+    def release(self, *, reason: str) -> tuple[str, ...]:
+        """Lift the family's quarantine; generations with a fail on record stay barred. Returns what was lifted.
+
+        Raises:
+            UsageError: No reason, or no such family.
+        """
+        self._require(reason)
+        lifted = perform(self._store, release(self._keys, Release(reason=reason, created_at=self._now(), by=_who())))
+        perform(self._store, refresh_caches(self._keys))
+        return lifted
+
+    def exists(self) -> bool:
+        """Whether lastgood ever wrote into this family.
+
+        Raises:
+            StorePermanentError: The root itself is not there.
+        """
+        if not self._store.is_root():
+            raise StorePermanentError(
+                f"root is not a directory: {self._store.uri}",
+                hint="is the file system mounted, the path spelled right?",
+            )
+        names = self._store.names(self._keys.ours)
+        return bool(names.directories or names.files)
+
+    def _require(self, reason: str) -> None:
+        if not reason.strip():
+            raise UsageError("a reason is required: expected a sentence for whoever reads the audit")
+        if not self.exists():
+            raise UsageError(f"not a lastgood family: {self.location.family_uri}")
+
+
+def _who() -> str:
+    try:
+        person = getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run a uid that no password file knows.
+        person = "uid"
+    return f"{person}@{socket.gethostname()}"

@@ -1,0 +1,401 @@
+"""Publishing one step: staged artifacts become a generation, or nothing that anybody could resume.
+
+Decides the order of durability: artifacts, each rank's read-back and receipt, manifest, installation under the final
+name, COMMIT; and what a publish that did not finish leaves behind (the former state, untouched). Leaves the fence to
+`protocol.commit` and the calls to the store. Rules: exactly `world_size` receipts of one staging id; no file in the
+payload that no receipt names; a step that failed is never retried under its name; a COMMIT whose outcome is unknown is
+re-sent before the next step. Needs no collective and no torch: ranks meet through receipts. Source: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from lastgood import documents
+from lastgood.digest import Algorithm
+from lastgood.documents import Document
+from lastgood.errors import Fenced, FormatError, LastgoodError, PublishError, StoreTransientError
+from lastgood.identity import FamilyKeys, GenerationId
+from lastgood.manifest import (
+    FORMAT_VERSION,
+    Artifact,
+    Component,
+    Expectations,
+    JobDescription,
+    Manifest,
+    Receipt,
+    manifest_bytes,
+    manifest_digest,
+)
+from lastgood.markers import Commit
+from lastgood.protocol import CommitOutcome, commit, perform
+from lastgood.protocol.commits import commit_digest
+from lastgood.stores import Store
+
+__all__ = ["Published", "Publisher", "StagedArtifact", "Staging"]
+
+SHORTEST_POLL_SECONDS = 0.002
+LONGEST_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedArtifact:
+    """One file that this rank wrote into the payload.
+
+    Args:
+        path: Relative to the payload.
+        component: The kind of state it holds.
+        rank: The rank that owns it, or None for the whole job's.
+    """
+
+    path: str
+    component: Component
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """Where one step is being put together; the same on every rank, without a word between them.
+
+    Args:
+        generation: What it will become.
+        prefix: Its key under the family's staging.
+        payload: The local directory to write artifacts into.
+    """
+
+    generation: GenerationId
+    prefix: str
+    payload: Path
+
+    @property
+    def id(self) -> str:
+        return self.prefix.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """An acknowledged generation and the digest of its COMMIT."""
+
+    generation: GenerationId
+    commit: str
+
+
+class Outcome(Document, frozen=True, kw_only=True):
+    """`outcome.json`: how the coordinator tells the other ranks."""
+
+    kind: Literal["committed", "fenced", "failed"]
+    commit: str | None
+    message: str
+
+
+class Publisher:
+    """One rank's hand in the publishes of one incarnation; steps rise and follow one another.
+
+    Args:
+        store: Where the family is.
+        keys: The family.
+        incarnation: Claimed and decided by this life of the run.
+        nonce: The life's nonce.
+        rank: This rank, 0 ≤ rank < world_size; rank 0 coordinates.
+        world_size: How many ranks publish together.
+        previous: Digest of the COMMIT that this life resumed, or None.
+        patience: How long to wait for the other ranks' receipts, or for the coordinator's outcome.
+        algorithms: Digests of record.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: FamilyKeys,
+        *,
+        incarnation: int,
+        nonce: str,
+        rank: int,
+        world_size: int,
+        previous: str | None,
+        patience: timedelta = timedelta(minutes=30),
+        algorithms: tuple[Algorithm, ...] = (Algorithm.BLAKE3,),
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._incarnation = incarnation
+        self._nonce = nonce
+        self._rank = rank
+        self._world_size = world_size
+        self._previous = previous
+        self._patience = patience
+        self._algorithms = algorithms
+        self._newest_step: int | None = None
+        self._finished: Staging | None = None
+        self._unsettled: tuple[GenerationId, bytes] | None = None
+        self._fenced: str | None = None
+
+    def stage(self, step: int) -> Staging:
+        """Open the staging of a step.
+
+        Args:
+            step: Completed optimizer steps; above every earlier one of this incarnation.
+
+        Raises:
+            Fenced: An earlier publish met a newer incarnation.
+            PublishError: The step does not rise.
+        """
+        if self._fenced is not None:
+            raise Fenced(self._fenced)
+        if self._newest_step is not None and step <= self._newest_step:
+            raise PublishError(
+                f"step does not rise: {self._keys.family}: {step} after {self._newest_step}",
+                hint="a step whose publish failed is never retried under its name; publish the next one",
+            )
+        generation = GenerationId(self._incarnation, step)
+        prefix = f"{self._keys.staging}/{generation}~{self._nonce[:8]}"
+        payload = self._store.staging_path(f"{prefix}/payload")
+        self._newest_step = step
+        return Staging(generation=generation, prefix=prefix, payload=payload)
+
+    def publish(
+        self,
+        staging: Staging,
+        artifacts: Sequence[StagedArtifact],
+        *,
+        job: JobDescription,
+        expectations: Expectations | None = None,
+    ) -> Published:
+        """Make what this rank staged durable, vouch for it, and wait until the generation is committed.
+
+        Args:
+            staging: From `stage`.
+            artifacts: Everything this rank wrote there.
+            job: The description of the job; rank 0's is written.
+            expectations: What this rank's live objects said before they were serialised: the job's values, which
+                every rank must report alike, and one entry in `ranks`, this rank's own.
+
+        Raises:
+            Fenced: A newer incarnation exists; the job must stop.
+            PublishError: Not published; what was discoverable before still is.
+            StoreError: The store failed; likewise.
+        """
+        try:
+            receipt = self._receipt(staging, artifacts, expectations)
+        except (LastgoodError, OSError) as error:
+            self.abandon(staging, str(error))
+            raise
+        self._send(staging, receipt)
+        if self._rank == 0:
+            return self._coordinate(staging, job)
+        return self._await_outcome(staging)
+
+    def abandon(self, staging: Staging, why: str) -> None:
+        """Say that this rank cannot finish a staged step, so that the others need not wait for it."""
+        failure = Receipt(staging=staging.id, rank=self._rank, world_size=self._world_size, failure=why or "abandoned")
+        self._send(staging, failure)
+        if self._rank == 0:
+            self._tell(staging, Outcome(kind="failed", commit=None, message=why))
+
+    # What every rank does.
+
+    def _receipt(
+        self, staging: Staging, artifacts: Sequence[StagedArtifact], expectations: Expectations | None
+    ) -> Receipt:
+        if expectations is not None and [entry.rank for entry in expectations.ranks] != [self._rank]:
+            raise PublishError(f"expectations are not this rank's: {staging.id}: expected rank {self._rank} alone")
+        paths = [artifact.path for artifact in artifacts]
+        hashed = self._store.persist(f"{staging.prefix}/payload", paths, self._algorithms)
+        vouched = []
+        for artifact, found in zip(artifacts, hashed, strict=True):
+            if found.trouble is not None or found.bytes is None:
+                raise PublishError(f"read back failed: {artifact.path} of {staging.id}: {found.message}")
+            vouched.append(
+                Artifact(
+                    path=artifact.path,
+                    component=artifact.component,
+                    rank=artifact.rank,
+                    bytes=found.bytes,
+                    digests=found.digests,
+                )
+            )
+        return Receipt(
+            staging=staging.id,
+            rank=self._rank,
+            world_size=self._world_size,
+            artifacts=tuple(vouched),
+            expectations=expectations,
+        )
+
+    def _send(self, staging: Staging, receipt: Receipt) -> None:
+        key = f"{staging.prefix}/receipts/rank-{self._rank:05d}.json"
+        if not self._store.create(key, documents.canonical_bytes(receipt)) and receipt.failure is None:
+            raise PublishError(f"receipt exists already: {key}", hint="do two processes run as the same rank?")
+
+    def _await_outcome(self, staging: Staging) -> Published:
+        key = f"{staging.prefix}/outcome.json"
+        data = self._poll(lambda: self._store.get(key, limit_bytes=2**20))
+        if data is None:
+            raise PublishError(f"no outcome from rank 0 of {staging.id} within {self._patience}: {key}")
+        outcome = documents.parse(Outcome, data, key)
+        if outcome.kind == "fenced":
+            self._fenced = outcome.message
+            raise Fenced(outcome.message)
+        if outcome.kind == "failed" or outcome.commit is None:
+            raise PublishError(outcome.message)
+        return Published(generation=staging.generation, commit=outcome.commit)
+
+    def _poll(self, ask: Callable[[], bytes | None]) -> bytes | None:
+        deadline = time.monotonic() + self._patience.total_seconds()
+        pause = SHORTEST_POLL_SECONDS
+        while (data := ask()) is None and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_POLL_SECONDS)
+        return data
+
+    # What the coordinator does.
+
+    def _coordinate(self, staging: Staging, job: JobDescription) -> Published:
+        try:
+            self._settle()
+            receipts = self._collect(staging)
+            self._refuse_strays(staging, receipts)
+            published = self._commit(staging, self._manifest(staging, receipts, job))
+        except Fenced as error:
+            self._fenced = error.message
+            self._tell(staging, Outcome(kind="fenced", commit=None, message=error.message))
+            raise
+        except LastgoodError as error:
+            self._tell(staging, Outcome(kind="failed", commit=None, message=error.message))
+            raise
+        self._tell(staging, Outcome(kind="committed", commit=published.commit, message="committed"))
+        # Every rank has sent a receipt for this staging, so none is still waiting in the one before.
+        if self._finished is not None:
+            self._store.discard(self._finished.prefix)
+        self._finished = staging
+        return published
+
+    def _settle(self) -> None:
+        """Re-send a COMMIT whose outcome nobody knows; its bytes are the same, so it cannot be written twice."""
+        if self._unsettled is not None:
+            generation, data = self._unsettled
+            if perform(self._store, commit(self._keys, generation, data)) is CommitOutcome.ACKNOWLEDGED:
+                self._previous = commit_digest(data)
+            self._unsettled = None
+
+    def _collect(self, staging: Staging) -> tuple[Receipt, ...]:
+        receipts: dict[str, Receipt] = {}
+        prefix = f"{staging.prefix}/receipts"
+
+        def ask() -> bytes | None:
+            for name in self._store.names(prefix).files:
+                if name not in receipts:
+                    data = self._store.get(f"{prefix}/{name}", limit_bytes=documents.MAXIMUM_DOCUMENT_BYTES)
+                    receipts[name] = documents.parse(Receipt, data or b"", f"{prefix}/{name}")
+                    self._check_receipt(receipts[name], name, staging)
+            return b"" if len(receipts) == self._world_size else None
+
+        if self._poll(ask) is None:
+            have = {receipt.rank for receipt in receipts.values()}
+            missing = [rank for rank in range(self._world_size) if rank not in have]
+            raise PublishError(
+                f"receipts missing: {staging.id}: expected {self._world_size} within {self._patience}, "
+                f"none from rank {', '.join(map(str, missing[:20]))}"
+            )
+        return tuple(sorted(receipts.values(), key=lambda receipt: receipt.rank))
+
+    def _check_receipt(self, receipt: Receipt, name: str, staging: Staging) -> None:
+        if receipt.failure is not None:
+            raise PublishError(f"rank {receipt.rank} could not vouch: {staging.id}: {receipt.failure}")
+        found = (receipt.staging, receipt.world_size, f"rank-{receipt.rank:05d}.json")
+        expected = (staging.id, self._world_size, name)
+        if found != expected or receipt.rank >= self._world_size:
+            raise PublishError(f"receipt of another publish: {staging.id}: expected {expected}, found {found}")
+
+    def _refuse_strays(self, staging: Staging, receipts: Iterable[Receipt]) -> None:
+        named = {artifact.path for receipt in receipts for artifact in receipt.artifacts}
+        prefix = f"{staging.prefix}/payload/"
+        strays = [
+            o.key.removeprefix(prefix)
+            for o in self._store.walk(prefix.rstrip("/"))
+            if o.key.removeprefix(prefix) not in named
+        ]
+        if strays:
+            raise PublishError(
+                f"file that no rank vouches for: {staging.id}: {', '.join(strays[:5])}",
+                hint="name every file you write in `artifacts`; a loader that globs would read this one",
+            )
+
+    def _manifest(self, staging: Staging, receipts: Sequence[Receipt], job: JobDescription) -> bytes:
+        artifacts = [artifact for receipt in receipts for artifact in receipt.artifacts]
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            family=self._keys.family,
+            generation=str(staging.generation),
+            incarnation=staging.generation.incarnation,
+            step=staging.generation.step,
+            staging=staging.id,
+            created_at=datetime.now(UTC),
+            job=job,
+            artifacts=tuple(sorted(artifacts, key=lambda artifact: artifact.path)),
+            expectations=_agree(receipts, staging),
+        )
+        try:
+            return manifest_bytes(manifest)
+        except FormatError as error:
+            raise PublishError(f"manifest would not be lawful: {staging.id}: {error.message}") from error
+
+    def _commit(self, staging: Staging, data: bytes) -> Published:
+        generation = staging.generation
+        key = self._keys.manifest(generation)
+        if not self._store.create(key, data):
+            raise PublishError(f"manifest exists already: {key}", hint="a name serves one publish; take the next step")
+        if not self._store.install(f"{staging.prefix}/payload", self._keys.artifacts(generation)):
+            raise PublishError(f"generation directory exists already: {self._keys.artifacts(generation)}")
+        marker = documents.canonical_bytes(
+            Commit(
+                generation=str(generation), manifest=manifest_digest(data), previous=self._previous, nonce=self._nonce
+            )
+        )
+        try:
+            outcome = perform(self._store, commit(self._keys, generation, marker))
+        except StoreTransientError:
+            self._unsettled = (generation, marker)
+            raise
+        if outcome is CommitOutcome.FENCED:
+            raise Fenced(
+                f"fenced: {self._keys.family}: a newer incarnation than {self._incarnation} exists; "
+                f"step {generation.step} may or may not have been kept",
+                hint="stop this job: another one has taken over the run",
+            )
+        if outcome is CommitOutcome.TAKEN:
+            raise PublishError(f"commit slot is taken: {self._keys.commit(generation)}")
+        self._previous = commit_digest(marker)
+        return Published(generation=generation, commit=self._previous)
+
+    def _tell(self, staging: Staging, outcome: Outcome) -> None:
+        if self._world_size > 1:
+            self._store.create(f"{staging.prefix}/outcome.json", documents.canonical_bytes(outcome))
+
+
+def _agree(receipts: Sequence[Receipt], staging: Staging) -> Expectations | None:
+    """One set of expectations from all ranks; what the job shares must be the same on each."""
+    stated = [receipt.expectations for receipt in receipts if receipt.expectations is not None]
+    if not stated:
+        return None
+    if len(stated) != len(receipts):
+        raise PublishError(f"some ranks sent no expectations: {staging.id}: {len(stated)} of {len(receipts)}")
+    first = stated[0]
+    for other in stated[1:]:
+        for name in ("learning_rates", "optimizer_steps", "scalars"):
+            if getattr(other, name) != getattr(first, name):
+                raise PublishError(
+                    f"ranks disagree about {name}: {staging.id}: rank 0 has {getattr(first, name)}, "
+                    f"rank {other.ranks[0].rank} has {getattr(other, name)}"
+                )
+    return Expectations(
+        learning_rates=first.learning_rates,
+        optimizer_steps=first.optimizer_steps,
+        scalars=first.scalars,
+        ranks=tuple(entry for expectations in stated for entry in expectations.ranks),
+    )

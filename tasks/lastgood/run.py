@@ -1,0 +1,317 @@
+"""One life of a training run, from its claim to its last publish: what training code holds in its hand.
+
+    run = Run.start("/checkpoints/llm-7b", SoloGroup(), allow_fresh=True)
+    if run.resumed:
+        load(run.resumed.directory)
+    ...
+    staging = run.stage(step)
+    torch.save(state, staging.payload / "state.pt")
+    run.publish(staging, [StagedArtifact(path="state.pt", component=Component.MODEL, rank=0)], job=job)
+    run.close()
+
+Decides nothing about checkpoints: `protocol` and `publish` do. Rules: only rank 0 claims and decides, every rank learns
+the same answer or refusal; one publish at a time; a background publish that failed fails the next call, and the
+last one's failure makes the process exit non-zero even if nobody calls `close`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol, Self
+
+from lastgood import documents
+from lastgood.digest import Algorithm
+from lastgood.documents import Document
+from lastgood.errors import Fenced, FormatError, LastgoodError, ResumeRefused, StoreError, UsageError
+from lastgood.identity import GenerationId
+from lastgood.location import Location, locate
+from lastgood.manifest import Expectations, JobDescription, Manifest, manifest_digest, parse_manifest
+from lastgood.markers import Commit
+from lastgood.protocol import Policy, claim, decide, perform
+from lastgood.publish import Published, Publisher, StagedArtifact, Staging
+from lastgood.verdict import Finding, Reason
+from lastgood.verify import inspector
+
+__all__ = ["Group", "ResumedGeneration", "Run", "SoloGroup"]
+
+MAXIMUM_MANIFEST_BYTES = documents.MAXIMUM_DOCUMENT_BYTES
+
+
+class Group(Protocol):
+    """The ranks of one job. `broadcast` carries rank 0's bytes to every rank; it is called on all of them alike."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def broadcast(self, data: bytes | None) -> bytes: ...
+
+
+class SoloGroup:
+    """A job of one rank."""
+
+    rank = 0
+    world_size = 1
+
+    def broadcast(self, data: bytes | None) -> bytes:
+        """Return what was given: there is nobody else."""
+        if data is None:
+            raise AssertionError("rank 0 broadcasts its own bytes")
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumedGeneration:
+    """What this life of the run loads.
+
+    Args:
+        generation: Which.
+        manifest: What it claims to be; its digest was compared with the COMMIT's.
+        directory: Where its artifacts lie.
+    """
+
+    generation: GenerationId
+    manifest: Manifest
+    directory: Path
+
+
+class StartOutcome(Document, frozen=True, kw_only=True):
+    """What rank 0 tells the others: a decision, or why there is none."""
+
+    incarnation: int = 0
+    nonce: str = ""
+    generation: str | None = None
+    commit: str | None = None
+    manifest: str | None = None
+    refusal: str | None = None
+    refused_as: str = ""
+    findings: tuple[Finding, ...] = ()
+    hint: str | None = None
+
+
+class Run:
+    """See the module docstring. Made by `start`."""
+
+    def __init__(
+        self, location: Location, publisher: Publisher, incarnation: int, resumed: ResumedGeneration | None
+    ) -> None:
+        self.location = location
+        self.incarnation = incarnation
+        self.resumed = resumed
+        self._publisher = publisher
+        self._background: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    @classmethod
+    def start(
+        cls,
+        family: str,
+        group: Group,
+        *,
+        resume: str | None = None,
+        allow_fresh: bool = False,
+        policy: Policy = Policy.VERIFIED,
+        launcher: Mapping[str, str] | None = None,
+        patience: timedelta = timedelta(minutes=30),
+        algorithms: tuple[Algorithm, ...] = (Algorithm.BLAKE3,),
+    ) -> Self:
+        """Claim an incarnation, decide what it loads, and record that decision; on every rank alike.
+
+        Args:
+            family: URI of the family; its root must exist.
+            group: The ranks; `broadcast` must work already.
+            resume: A hint, the URI of a generation; refused unless it is the newest candidate.
+            allow_fresh: Start at step zero if, and only if, the family holds no commit.
+            policy: Which generations may be resumed.
+            launcher: Ids of the launcher, for people.
+            patience: How long a publish waits for other ranks.
+            algorithms: Digests of record.
+
+        Raises:
+            ResumeRefused: Nothing may be resumed, or not what was asked for.
+            Fenced: A newer incarnation started meanwhile.
+            UsageError: The URI or the hint is not lawful.
+            StoreError: The store could not tell.
+        """
+        location = locate(family)
+        told = None
+        if group.rank == 0:
+            told = documents.canonical_bytes(_start(location, resume, allow_fresh, policy, launcher or {}))
+        outcome = documents.parse(StartOutcome, group.broadcast(told), "start outcome")
+        _raise_refusal(outcome)
+        publisher = Publisher(
+            location.store,
+            location.keys,
+            incarnation=outcome.incarnation,
+            nonce=outcome.nonce,
+            rank=group.rank,
+            world_size=group.world_size,
+            previous=outcome.commit,
+            patience=patience,
+            algorithms=algorithms,
+        )
+        run = cls(location, publisher, outcome.incarnation, _resumed(location, outcome))
+        atexit.register(run._exit_loudly)
+        return run
+
+    def stage(self, step: int) -> Staging:
+        """Open the staging of a step, after the publish before it has ended; see `Publisher.stage`.
+
+        Raises:
+            PublishError: The background publish before it failed, or the step does not rise.
+        """
+        self.wait()
+        return self._publisher.stage(step)
+
+    def publish(
+        self,
+        staging: Staging,
+        artifacts: Sequence[StagedArtifact],
+        *,
+        job: JobDescription,
+        expectations: Expectations | None = None,
+    ) -> Published:
+        """Publish and wait for the acknowledgement; see `Publisher.publish`."""
+        self.wait()
+        return self._publisher.publish(staging, artifacts, job=job, expectations=expectations)
+
+    def publish_in_background(
+        self,
+        staging: Staging,
+        write: Callable[[Path], Sequence[StagedArtifact]],
+        *,
+        job: JobDescription,
+        expectations: Expectations | None = None,
+        then: Callable[[Published], None] | None = None,
+    ) -> None:
+        """Write and publish on a thread; a failure is raised by the next call of this run.
+
+        Args:
+            staging: From `stage`.
+            write: Writes the host copy of the state into the payload and names its files; no collectives.
+            job: See `publish`.
+            expectations: See `publish`.
+            then: Called on the thread after the acknowledgement.
+        """
+        self.wait()
+
+        def work() -> None:
+            try:
+                try:
+                    artifacts = write(staging.payload)
+                except BaseException as error:
+                    self._publisher.abandon(staging, f"cannot write: {error}")
+                    raise
+                published = self._publisher.publish(staging, artifacts, job=job, expectations=expectations)
+                if then is not None:
+                    then(published)
+            except BaseException as error:  # noqa: BLE001 - kept for the next call: a thread has nobody to raise to
+                self._failure = error
+
+        self._background = threading.Thread(target=work, name=f"publish-{staging.id}")
+        self._background.start()
+
+    def abandon(self, staging: Staging, why: str) -> None:
+        """Give up a staged step before it is published, so that the other ranks need not wait for this one."""
+        self._publisher.abandon(staging, why)
+
+    def wait(self) -> None:
+        """Wait for the background publish, and raise what it raised."""
+        if self._background is not None:
+            self._background.join()
+            self._background = None
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def close(self) -> None:
+        """End this life: wait for the last publish and raise its failure."""
+        self._closed = True
+        atexit.unregister(self._exit_loudly)
+        self.wait()
+
+    def _exit_loudly(self) -> None:
+        # The interpreter joins the thread before this runs. An exception here would not change the exit status.
+        try:
+            self.wait()
+        except BaseException as error:  # noqa: BLE001 - whatever it was, the exit status must say it
+            sys.stderr.write(f"lastgood: the last publish failed: {error}\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+
+def _start(
+    location: Location, resume: str | None, allow_fresh: bool, policy: Policy, launcher: Mapping[str, str]
+) -> StartOutcome:
+    keys, store = location.keys, location.store
+    nonce = secrets.token_hex(16)
+    try:
+        hint = _hint(location, resume)
+        store.prepare(
+            (keys.incarnations, keys.manifests, keys.commits, keys.refusals, keys.releases, keys.proven, keys.staging)
+        )
+        number = perform(store, claim(keys, nonce=nonce, host=socket.gethostname(), launcher=launcher))
+        decision = perform(
+            store,
+            decide(keys, number, nonce=nonce, hint=hint, allow_fresh=allow_fresh, policy=policy),
+            inspect=inspector(store, keys),
+        )
+    except LastgoodError as error:
+        findings = error.findings if isinstance(error, ResumeRefused) else ()
+        return StartOutcome(refusal=error.message, refused_as=type(error).__name__, findings=findings, hint=error.hint)
+    commit: Commit | None = decision.commit
+    return StartOutcome(
+        incarnation=number,
+        nonce=nonce,
+        generation=str(decision.generation) if decision.generation else None,
+        commit=decision.commit_digest,
+        manifest=commit.manifest if commit else None,
+    )
+
+
+def _hint(location: Location, resume: str | None) -> GenerationId | None:
+    if not resume:
+        return None
+    hinted = locate(resume)
+    if hinted.family_uri != location.family_uri:
+        raise UsageError(f"resume hint is of another family: expected {location.family_uri}/…, found {resume}")
+    return hinted.require_generation()
+
+
+def _raise_refusal(outcome: StartOutcome) -> None:
+    if outcome.refusal is None:
+        return
+    if outcome.refused_as == "ResumeRefused":
+        raise ResumeRefused(outcome.refusal, findings=outcome.findings, hint=outcome.hint)
+    kinds: dict[str, type[LastgoodError]] = {"Fenced": Fenced, "UsageError": UsageError, "FormatError": FormatError}
+    raise kinds.get(outcome.refused_as, StoreError)(outcome.refusal, hint=outcome.hint)
+
+
+def _resumed(location: Location, outcome: StartOutcome) -> ResumedGeneration | None:
+    if outcome.generation is None:
+        return None
+    generation = GenerationId.parse(outcome.generation)
+    key = location.keys.manifest(generation)
+    data = location.store.get(key, limit_bytes=MAXIMUM_MANIFEST_BYTES)
+    if data is None or manifest_digest(data) != outcome.manifest:
+        # Rank 0 saw it whole a moment ago; this rank sees something else, so nobody may go on.
+        message = f"manifest is not the committed one: {key}"
+        finding = Finding(reason=Reason.COMMIT_MISMATCH, message=message, offender=key)
+        raise ResumeRefused(message, findings=(finding,))
+    return ResumedGeneration(
+        generation=generation,
+        manifest=parse_manifest(data, key),
+        directory=location.store.local_directory(location.keys.artifacts(generation)),
+    )
