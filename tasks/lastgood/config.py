@@ -1,0 +1,161 @@
+"""`lastgood.toml`: families, where they are, how their replica is started, and what is demanded of recovery.
+
+Decides what a lawful configuration is; unknown keys, wrong types and ignored checks without a written reason are errors
+that name the file and the place. Leaves secrets to the environment: a replica is given only the variables named here.
+
+    [families.llm-7b]
+    root = "/checkpoints"                      # the family is /checkpoints/llm-7b
+
+    [families.llm-7b.replica]
+    command = ["torchrun", "--standalone", "--nproc-per-node={world_size}", "train.py"]
+    directory = "/work/llm"                    # relative paths start at this file
+    environment = { OMP_NUM_THREADS = "1" }
+    pass_environment = ["CUDA_VISIBLE_DEVICES"]
+
+    [families.llm-7b.objectives]
+    rpo_steps = 1000
+    rto_seconds = 900.0
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from lastgood.documents import Document
+from lastgood.errors import FormatError, UsageError
+from lastgood.identity import check_family_name
+
+__all__ = ["Configuration", "FamilySettings", "IgnoredCheck", "Objectives", "ReplicaSettings", "read_configuration"]
+
+DEFAULT_FILE = "lastgood.toml"
+
+Positive = Annotated[float, Meta(gt=0.0, le=10_000_000.0)]
+Text = Annotated[str, Meta(min_length=1, max_length=4096)]
+VariableName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class ReplicaSettings(Document, frozen=True, kw_only=True):
+    """How a replica of this family is started (see `replica.contract`).
+
+    Args:
+        command: Program and arguments; the placeholders {family} {resume} {stop_step} {world_size} are filled in.
+        directory: Working directory; relative to the configuration file.
+        environment: Variables to set.
+        pass_environment: Variables to hand through from our own environment, e.g. credentials.
+        world_size: Ranks of a drill; a restore starts as many as the manifest names.
+        smoke_steps: Optimizer steps after a restore, at least 4.
+        restore_timeout_seconds: A restore that takes longer fails.
+        drill_timeout_seconds: A drill that has not recovered by then fails.
+    """
+
+    command: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=1000)]
+    directory: Text = "."
+    environment: dict[VariableName, str] = {}
+    pass_environment: tuple[VariableName, ...] = ()
+    world_size: Annotated[int, Meta(ge=1, le=100_000)] = 2
+    smoke_steps: Annotated[int, Meta(ge=4, le=100_000)] = 4
+    restore_timeout_seconds: Positive = 600.0
+    drill_timeout_seconds: Positive = 600.0
+
+
+class Objectives(Document, frozen=True, kw_only=True):
+    """What recovery must achieve; a drill that misses one fails.
+
+    Args:
+        rpo_steps: Most optimizer steps that a kill may lose.
+        rto_seconds: Longest time from the kill to the first step done.
+        restore_age_hours: Oldest acceptable tier 2 evidence.
+        drill_age_hours: Oldest acceptable tier 3 evidence.
+    """
+
+    rpo_steps: Annotated[int, Meta(ge=0)] | None = None
+    rto_seconds: Positive | None = None
+    restore_age_hours: Positive | None = None
+    drill_age_hours: Positive | None = None
+
+
+class IgnoredCheck(Document, frozen=True, kw_only=True):
+    """A check whose findings this family accepts, and the written reason why."""
+
+    check: Text
+    reason: Annotated[str, Meta(min_length=10, max_length=4096)]
+
+
+class FamilySettings(Document, frozen=True, kw_only=True):
+    """One family: where it is, how it is replayed, what it must achieve."""
+
+    root: Text
+    replica: ReplicaSettings | None = None
+    objectives: Objectives = Objectives()
+    ignore: tuple[IgnoredCheck, ...] = ()
+
+
+class Configuration(Document, frozen=True, kw_only=True):
+    """The whole file."""
+
+    families: dict[str, FamilySettings] = {}
+
+    def settings(self, family: str) -> FamilySettings:
+        """The settings of one family.
+
+        Raises:
+            UsageError: The file does not name it.
+        """
+        if family not in self.families:
+            known = ", ".join(sorted(self.families)) or "none"
+            raise UsageError(f"family not configured: {family}: lastgood.toml names {known}")
+        return self.families[family]
+
+
+def read_configuration(path: Path) -> Configuration:
+    """Read and check a configuration file; relative directories become absolute, from where the file lies.
+
+    Raises:
+        UsageError: Not there, not TOML, or not a lawful configuration; the message names the place.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"configuration not found: {path}", hint="name it with --config FILE") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"configuration cannot be read: {path}: {error}") from None
+    try:
+        configuration = msgspec.convert(document, Configuration, strict=True)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"configuration is wrong: {path}: {error}", hint=_suggest(str(error))) from None
+    families = {}
+    for name, settings in configuration.families.items():
+        try:
+            check_family_name(name)
+        except FormatError as error:
+            raise UsageError(f"configuration is wrong: {path}: families: {error.message}") from None
+        families[name] = _anchored(settings, path.absolute().parent)
+    return Configuration(families=families)
+
+
+def _anchored(settings: FamilySettings, base: Path) -> FamilySettings:
+    changes: dict[str, Any] = {}
+    if "://" not in settings.root:
+        changes["root"] = str(base / settings.root)
+    if settings.replica is not None:
+        directory = str(base / settings.replica.directory)
+        changes["replica"] = msgspec.structs.replace(settings.replica, directory=directory)
+    return msgspec.structs.replace(settings, **changes)
+
+
+def _suggest(message: str) -> str | None:
+    unknown = re.search(r"unknown field `([^`]+)`", message)
+    if unknown is None:
+        return None
+    types = (Configuration, FamilySettings, ReplicaSettings, Objectives, IgnoredCheck)
+    known: Mapping[str, None] = {name: None for kind in types for name in kind.__struct_fields__}
+    close = difflib.get_close_matches(unknown[1], known, n=1)
+    return f"did you mean `{close[0]}`?" if close else None
