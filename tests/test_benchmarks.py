@@ -1,0 +1,92 @@
+"""The benchmark harness: runs in turn, judges medians, and can miss a target."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import bench_verify
+from benchmarks.harness import Benchmark, PeerMissing, Row, Setting, collect, compare, in_turn, markdown, run_command
+from lastgood.digest import Algorithm
+
+
+def row(measured: float) -> Row:
+    return Row(what="work", against="peer", measured=measured, at_most=1.0)
+
+
+def test_contenders_run_in_alternating_order_and_the_first_round_is_not_judged() -> None:
+    """A neighbour's burst and a cold cache must meet both, or the ratio measures them."""
+    ran: list[str] = []
+
+    def contender(name: str) -> float:
+        ran.append(name)
+        return float(len(ran))
+
+    taken = in_turn({"a": lambda: contender("a"), "b": lambda: contender("b")}, rounds=2)
+    assert ran == ["a", "b", "b", "a", "a", "b"]
+    assert taken == {"a": (4.0, 5.0), "b": (3.0, 6.0)}
+
+
+def test_the_median_of_the_paired_ratios_is_judged() -> None:
+    """One disturbed round decides nothing; medians of unpaired times could."""
+    one = compare("work", (1.0, 2.0, 90.0), (2.0, 2.0, 30.0), against="peer", at_most=1.0)
+    assert one.measured == 1.0
+    assert one.is_met
+    assert not compare("work", (1.1,), (1.0,), against="peer", at_most=1.0).is_met
+    assert "**missed**" in markdown([row(1.1)])
+    assert "| met |" in markdown([row(0.9)])
+
+
+def test_a_failed_peer_is_an_error_and_no_time() -> None:
+    """A peer that stops early would look fast."""
+    with pytest.raises(RuntimeError, match="failed with 3: no luck"):
+        run_command([sys.executable, "-c", "import sys; sys.exit(print('no luck', file=sys.stderr) or 3)"])
+
+
+@pytest.mark.parametrize(("measured", "code"), [(0.9, 0), (1.1, 1), (None, 2)])
+def test_the_exit_code_says_whether_the_targets_were_met(
+    measured: float | None,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """CI reads the code, people the table; a peer that is missing never passes as met."""
+
+    def run(setting: Setting) -> Sequence[Row]:
+        assert list(setting.workspace.iterdir()) == []
+        (setting.workspace / "left").write_text("over")
+        if measured is None:
+            raise PeerMissing("not installed: peer")
+        return [row(measured)]
+
+    monkeypatch.setattr(command, "collect", lambda: {"one": Benchmark(name="one", run=run)})
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "one", "--json", "--workspace", str(tmp_path)])
+    assert command.main() == code
+    document = json.loads(capsys.readouterr().out)
+    assert [one["is_met"] for one in document["rows"]] == ([] if measured is None else [measured < 1])
+    assert document["missing"] == ([] if measured is not None else ["one: not installed: peer"])
+    assert list(tmp_path.iterdir()) == [], "the workspace is removed"
+
+
+def test_the_benchmarks_of_the_folder_are_found_by_name() -> None:
+    """A benchmark that nobody runs measures nothing."""
+    assert {"verify-sha256", "verify-blake3", "verify-small-files", "verify-growth"} <= set(collect())
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_the_timed_verification_sees_a_flipped_byte(algorithm: Algorithm, tmp_path: Path) -> None:
+    """A verification that compares nothing would be fast."""
+    files = bench_verify.listed(bench_verify.make_files(tmp_path / "files", count=5, size_bytes=4096), algorithm)
+    assert len({digest for _, digest in files.digests.values()}) == 5
+    bench_verify.verify(files)
+    with (tmp_path / "files" / "rank-00003.bin").open("r+b") as file:
+        file.seek(4000)
+        file.write(b"\0\0")
+    with pytest.raises(AssertionError):
+        bench_verify.verify(files)
