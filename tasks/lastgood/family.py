@@ -33,7 +33,7 @@ from lastgood.protocol import (
 )
 from lastgood.protocol.survey import RefusalName
 from lastgood.verdict import Finding, Note, NoteReason, Reason
-from lastgood.verify import Inspection
+from lastgood.verify import Depth, Inspection
 
 __all__ = ["Family", "Offer"]
 
@@ -49,6 +49,7 @@ class Offer:
         findings: Why there is nothing, when there is nothing.
         skipped: Newer or fenced generations that were passed over, and why.
         notes: What is worth saying about the offer.
+        lineage_is_empty: No commit that counts stands in the lineage, so a fresh start would lose nothing.
     """
 
     generation: GenerationId | None
@@ -57,6 +58,7 @@ class Offer:
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
     notes: tuple[Note, ...]
+    lineage_is_empty: bool
 
 
 class Family:
@@ -80,16 +82,20 @@ class Family:
             UsageError: There is no such family.
             StoreError: The store could not tell.
         """
-        return perform(self._store, take_survey(self._keys, policy=Policy.PROVEN))
+        return perform(self._store, take_survey(self._keys))
 
-    def latest(self, *, policy: Policy = Policy.VERIFIED) -> Offer:
-        """The newest generation that may be resumed; by commit, manifest, existence, sizes and records, never payload.
+    def latest(self, *, policy: Policy = Policy.VERIFIED, deep: bool = False) -> Offer:
+        """The newest generation that may be resumed; by commit, manifest, existence, sizes and records.
+
+        Args:
+            policy: Which generations may be offered.
+            deep: Also read every byte of each candidate until one holds.
 
         Raises:
             UsageError: There is no such family.
             StoreError: The store could not tell; never an older generation instead.
         """
-        inspection = Inspection(self._store, self._keys)
+        inspection = Inspection(self._store, self._keys, depth=Depth.FULL if deep else Depth.METADATA)
         choice = perform(self._store, choose(self._keys, policy=policy), inspect=inspection)
         if choice.generation is None:
             return Offer(
@@ -99,6 +105,7 @@ class Family:
                 findings=(self._nothing(choice),),
                 skipped=choice.skipped,
                 notes=(),
+                lineage_is_empty=not choice.survey.candidates or choice.all_burned,
             )
         return Offer(
             generation=choice.generation,
@@ -107,6 +114,7 @@ class Family:
             findings=(),
             skipped=choice.skipped,
             notes=self._notes(choice.generation, choice.survey),
+            lineage_is_empty=False,
         )
 
     def _nothing(self, choice: Choice) -> Finding:

@@ -1,6 +1,6 @@
 """Starting a life of the run, and going back on purpose.
 
-Decides who owns an incarnation, what it loads and which older commits it keeps. Rules (docs/format.md): claim first,
+Decides who owns an incarnation, what it loads and which older commits it keeps. Rules (docs/protocol.md): claim first,
 then list, then decide; the same nonce under a taken number means a lost reply; `keeps` of a restart is every commit
 seen, barred or not, and only a rollback cuts; a hint that is not the newest candidate is refused; step zero is lawful
 only in a lineage without any commit.

@@ -1,6 +1,6 @@
 """The commit marker: writing it under the fence, and burning a slot that was abandoned.
 
-Decides when a publish is acknowledged. Rules (docs/format.md): list claims before COMMIT and again after it, and
+Decides when a publish is acknowledged. Rules (docs/protocol.md): list claims before COMMIT and again after it, and
 acknowledge only if none is above our own; `.active` is written only by its own incarnation; a name serves one COMMIT.
 """
 

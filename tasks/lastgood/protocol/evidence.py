@@ -1,32 +1,78 @@
 """Evidence and its effects: records, refusals, releases, passes, and the two caches that people read.
 
-Decides what a verdict changes. Rules (docs/format.md): a refusal is stored before its fail is recorded, so
-that a crash between leaves the generation barred; a pass is recorded before it permits; a verdict that differs from
-the record under its key goes under the next attempt until it is stored; a release names each refusal that it lifts and
-deletes nothing; LAST_GOOD and QUARANTINE are recomputed and swapped even when unchanged.
+Decides what a verdict changes. Rules (docs/protocol.md): a refusal is stored before its fail is recorded, so that a
+crash between leaves the generation barred; a pass is recorded before it permits; a verdict that differs from the record
+under its key goes under the next attempt until it is stored; a refusal never stands under another's name, which a
+release may have lifted; a release names each refusal that it lifts and deletes nothing; LAST_GOOD and QUARANTINE are
+recomputed and swapped even when unchanged.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from lastgood import documents
-from lastgood.errors import FormatError
+from lastgood.digest import Algorithm, hash_bytes
+from lastgood.errors import FormatError, StoreTransientError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.markers import GenerationPointer, QuarantineNotice, Refusal, Release
 from lastgood.protocol.commits import commit_digest
 from lastgood.protocol.requests import Get, List, Steps, Swap, create_ours
-from lastgood.protocol.survey import Policy, RefusalName, Survey, take_survey
+from lastgood.protocol.survey import RefusalName, Survey, take_survey
 
-__all__ = ["prove", "record", "refresh_caches", "refuse", "release"]
+__all__ = ["conclude", "prove", "record", "refresh_caches", "refuse", "release"]
 
 MAXIMUM_ATTEMPTS = 1000
 MAXIMUM_SWAPS = 20
 
 
-def refuse(keys: FamilyKeys, name: RefusalName, refusal: Refusal) -> Steps[bool]:
-    """Store a refusal; True if this call stored it, False if one stood under that name already."""
-    return (yield from create_ours(f"{keys.refusals}/{name}", documents.canonical_bytes(refusal)))
+def conclude(
+    keys: FamilyKeys,
+    prefix: str,
+    encode: Callable[[int], bytes],
+    agrees: Callable[[bytes], bool],
+    *,
+    attempt: int | None = None,
+    refusal: tuple[RefusalName, Refusal] | None = None,
+    passed: tuple[GenerationId, bytes] | None = None,
+) -> Steps[int]:
+    """Store a verdict with its effects, in the order in which a crash between any two steps does no harm.
+
+    Args:
+        keys: The family.
+        prefix: See `record`, as `encode`, `agrees` and `attempt`.
+        encode: Attempt → the record's bytes.
+        agrees: Whether a stored record says the same as ours.
+        attempt: Where to begin.
+        refusal: What a fail refuses.
+        passed: What a full tier 2 pass proves, and the bytes that say so.
+
+    Returns:
+        The attempt under which the verdict stands.
+    """
+    if refusal is not None:
+        yield from refuse(keys, *refusal)
+    stands = yield from record(keys, prefix, encode, agrees, attempt=attempt)
+    if passed is not None:
+        yield from prove(keys, *passed)
+    yield from refresh_caches(keys)
+    return stands
+
+
+def refuse(keys: FamilyKeys, name: RefusalName, refusal: Refusal) -> Steps[RefusalName]:
+    """Store a refusal; returns the name under which it stands.
+
+    If another refusal stands under the name asked for, ours takes one made of its own digest: a release may have named
+    the other one already, and ours would be born lifted.
+    """
+    data = documents.canonical_bytes(refusal)
+    if (yield from create_ours(f"{keys.refusals}/{name}", data)):
+        return name
+    own = replace(name, tag=hash_bytes(data, Algorithm.BLAKE3).value[:32])
+    yield from create_ours(f"{keys.refusals}/{own}", data)
+    return own
 
 
 def release(keys: FamilyKeys, release: Release) -> Steps[tuple[str, ...]]:
@@ -36,11 +82,9 @@ def release(keys: FamilyKeys, release: Release) -> Steps[tuple[str, ...]]:
         The names lifted by this call; empty when the family was not quarantined.
     """
     survey = yield from take_survey(keys)
-    lifted = []
     for name in survey.quarantine:
         yield from create_ours(f"{keys.releases}/{name}", documents.canonical_bytes(release))
-        lifted.append(name)
-    return tuple(lifted)
+    return survey.quarantine
 
 
 def prove(keys: FamilyKeys, generation: GenerationId, passed: bytes) -> Steps[None]:
@@ -71,7 +115,8 @@ def record(
     directory, _, stem = prefix.rpartition("/")
     if attempt is None:
         names = yield List(directory)
-        attempt = 1 + sum(1 for name in names if name.startswith(f"{stem}-"))
+        spelled = re.compile(re.escape(stem) + r"-(\d{4,9})\.json", re.ASCII)
+        attempt = 1 + max((int(match[1]) for name in names if (match := spelled.fullmatch(name))), default=0)
     for number in range(attempt, attempt + MAXIMUM_ATTEMPTS):
         key = f"{prefix}-{number:04d}.json"
         if (yield from create_ours(key, encode(number))):
@@ -79,39 +124,37 @@ def record(
         stored = yield Get(key)
         if stored is not None and agrees(stored):
             return number
-    raise AssertionError(f"{MAXIMUM_ATTEMPTS} attempts under {prefix} all disagree")
+    raise StoreTransientError(f"cannot record a verdict: {prefix}: lost {MAXIMUM_ATTEMPTS} attempts to other verdicts")
 
 
 def refresh_caches(keys: FamilyKeys) -> Steps[Survey]:
     """Recompute LAST_GOOD and QUARANTINE and swap them in; returns the survey they were computed from.
 
-    The pointer is read before the records, and swapped even when its value is unchanged, because its revision is what
-    makes a slower writer with older records lose (ADR 0002).
+    The pointers are read before the records, and swapped even when their value is unchanged, because their revision is
+    what makes a slower writer with older records lose (ADR 0002).
     """
-    survey = yield from take_survey(keys, policy=Policy.PROVEN)
     for _ in range(MAXIMUM_SWAPS):
         current = yield Get(keys.last_good)
         notice = yield Get(keys.quarantine)
-        survey = yield from take_survey(keys, policy=Policy.PROVEN)
+        survey = yield from take_survey(keys)
         good = survey.newest_proven
-        digest = None
-        if good is not None:
-            marker = yield Get(keys.commit(good))
-            digest = commit_digest(marker) if marker is not None else None
+        marker: bytes | None = (yield Get(keys.commit(good))) if good else None
         pointer = GenerationPointer(
-            generation=str(good) if good else None, commit=digest, revision=_revision(current, GenerationPointer) + 1
+            generation=str(good) if good else None,
+            commit=commit_digest(marker) if marker is not None else None,
+            revision=_revision(current, GenerationPointer) + 1,
         )
         told = QuarantineNotice(
             quarantined=bool(survey.quarantine),
             refusals=survey.quarantine,
             revision=_revision(notice, QuarantineNotice) + 1,
         )
-        if not (yield Swap(keys.last_good, documents.canonical_bytes(pointer), current)):
-            continue
-        if (yield Swap(keys.quarantine, documents.canonical_bytes(told), notice)):
+        if (yield Swap(keys.last_good, documents.canonical_bytes(pointer), current)) and (
+            yield Swap(keys.quarantine, documents.canonical_bytes(told), notice)
+        ):
             return survey
-    # Others keep winning, each from newer records than ours: the caches are theirs to keep.
-    return survey
+    # Whoever won the second swap that we lost had read the pointer after we began, so from records as new as ours.
+    return (yield from take_survey(keys))
 
 
 def _revision(data: bytes | None, kind: type[GenerationPointer] | type[QuarantineNotice]) -> int:

@@ -1,9 +1,9 @@
 """What a family may offer: candidates, fences, bars and quarantine, asked in the order that makes the answer safe.
 
-Decides which generations are candidates and which one is chosen. Rules (docs/format.md): what permits is listed
-before what refuses (passes, commits, incarnations, releases, refusals), or a reader could see an orphan's commit and
-miss the takeover that fences it; the newest *decision* cuts, bare claims cut nothing; an unreadable COMMIT is never
-skipped; nothing here reads ACTIVE, LAST_GOOD or QUARANTINE.
+Decides which generations are candidates and which one is chosen. Rules (docs/protocol.md): what permits is listed
+before what refuses (passes, releases, commits, then incarnations, then refusals), so that every answer was right at the
+moment when the incarnations were listed; the newest *decision* cuts, bare claims cut nothing; an unreadable COMMIT is
+never skipped; nothing here reads ACTIVE, LAST_GOOD or QUARANTINE.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "take_survey",
 ]
 
+_NUMBER = re.compile(r"[1-9]\d{0,7}", re.ASCII)
 _CLAIM_NAME = re.compile(r"(\d{8})(\.resume|\.active)?", re.ASCII)
 _REFUSAL_NAME = re.compile(r"(tier1|tier2|tier3|operator)-([0-9a-z]{4,32})(?:_(.+))?", re.ASCII)
 
@@ -47,7 +48,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimNames:
-    """The names under `incarnations/`, read once."""
+    """The names under `incarnations/`, read once. A decision whose claim is not among them counts as claimed."""
 
     claims: tuple[int, ...]
     resumes: frozenset[int]
@@ -109,7 +110,7 @@ class Survey:
         barred: Generation → names of the refusals that name it.
         quarantine: Family refusals that no release names; empty when the family is not quarantined.
         released: Names of refusals that a release lifts.
-        proven: Generations with a full tier 2 pass on record; None when nobody needed to ask.
+        proven: Generations with a full tier 2 pass on record.
         malformed: Names under our prefixes that are not lawful, with their prefix.
     """
 
@@ -120,14 +121,13 @@ class Survey:
     barred: Mapping[GenerationId, tuple[str, ...]]
     quarantine: tuple[str, ...]
     released: frozenset[str]
-    proven: frozenset[GenerationId] | None
+    proven: frozenset[GenerationId]
     malformed: tuple[str, ...]
 
     @property
     def newest_proven(self) -> GenerationId | None:
         """The newest candidate with a full tier 2 pass and no fail on record."""
-        passed = self.proven or frozenset()
-        return next((g for g in self.candidates if g in passed and g not in self.barred), None)
+        return next((g for g in self.candidates if g in self.proven and g not in self.barred), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,18 +152,18 @@ class Choice:
 
 def read_claim_names(names: tuple[str, ...]) -> ClaimNames:
     """Sort the names under `incarnations/` into claims and decisions."""
-    claims: list[int] = []
-    resumes: list[int] = []
+    claims: set[int] = set()
+    resumes: set[int] = set()
     malformed: list[str] = []
     for name in names:
         match = _CLAIM_NAME.fullmatch(name)
         if match is None or int(match[1]) == 0:
             malformed.append(f"incarnations/{name}")
         elif match[2] == ".resume":
-            resumes.append(int(match[1]))
+            resumes.add(int(match[1]))
         elif match[2] is None:
-            claims.append(int(match[1]))
-    return ClaimNames(claims=tuple(sorted(claims)), resumes=frozenset(resumes), malformed=tuple(malformed))
+            claims.add(int(match[1]))
+    return ClaimNames(claims=tuple(sorted(claims | resumes)), resumes=frozenset(resumes), malformed=tuple(malformed))
 
 
 def find_cut(keys: FamilyKeys, claims: ClaimNames, *, below: int | None = None) -> Steps[Cut]:
@@ -173,49 +173,57 @@ def find_cut(keys: FamilyKeys, claims: ClaimNames, *, below: int | None = None) 
         keys: The family.
         claims: Names under `incarnations/`, listed after the commits.
         below: Consider only incarnations under this number (a start looks at what came before it).
+
+    Raises:
+        FormatError: A decision is not lawful or has vanished; guessing past it could offer what it cut.
     """
     for number in reversed(claims.claims):
         if below is not None and number >= below:
             continue
         if number in claims.resumes:
-            data = yield Get(keys.resume(number))
-            if data is not None:
-                record = documents.parse(ResumeRecord, data, keys.resume(number))
-                return Cut(decided_by=number, keeps=_keeps(record.keeps, number), rollback=False)
-        data = yield Get(keys.claim(number))
-        if data is None:
-            raise FormatError(f"claim vanished: {keys.claim(number)}: claims are never deleted")
-        claim = documents.parse(Claim, data, keys.claim(number))
+            where = keys.resume(number)
+            resume = documents.parse(ResumeRecord, (yield from _get_kept(where)), where)
+            return Cut(decided_by=number, keeps=_keeps(resume.keeps, number, where), rollback=False)
+        where = keys.claim(number)
+        claim = documents.parse(Claim, (yield from _get_kept(where)), where)
+        if (claim.kind == "rollback") != (claim.rollback is not None):
+            raise FormatError(f"claim contradicts itself: {where}: kind {claim.kind} without its record")
         if claim.rollback is not None:
-            return Cut(decided_by=number, keeps=_keeps(claim.rollback.keeps, number), rollback=True)
+            return Cut(decided_by=number, keeps=_keeps(claim.rollback.keeps, number, where), rollback=True)
     return Cut(decided_by=0, keeps={0: None}, rollback=False)
 
 
-def _keeps(stored: Mapping[str, int], own: int) -> dict[int, int | None]:
-    keeps: dict[int, int | None] = {int(number): step for number, step in stored.items()}
-    keeps[own] = None
+def _get_kept(key: str) -> Steps[bytes]:
+    data: bytes | None = yield Get(key)
+    if data is None:
+        raise FormatError(f"document vanished: {key}: claims and decisions are never deleted")
+    return data
+
+
+def _keeps(stored: Mapping[str, int], own: int, where: str) -> dict[int, int | None]:
+    keeps: dict[int, int | None] = {own: None}
+    for text, step in stored.items():
+        # Foreign generations have number 0. A number that is not older would lift or set a limit on its own decider.
+        if (text != "0" and _NUMBER.fullmatch(text) is None) or int(text) >= own:
+            raise FormatError(f"not an older incarnation: {where}: keeps {text!r}")
+        keeps[int(text)] = step
     return keeps
 
 
-def take_survey(keys: FamilyKeys, *, policy: Policy = Policy.VERIFIED, below: int | None = None) -> Steps[Survey]:
+def take_survey(keys: FamilyKeys, *, below: int | None = None) -> Steps[Survey]:
     """Ask everything that decides, what permits before what refuses.
 
     Raises:
-        FormatError: A document that decides is not lawful; guessing past it could offer what was cut.
+        FormatError: See `find_cut`.
     """
     malformed: list[str] = []
-    proven: frozenset[GenerationId] | None = None
-    if policy is Policy.PROVEN:
-        proven = frozenset(_generations((yield List(keys.proven)), "proven", malformed))
+    proven = frozenset(_generations((yield List(keys.proven)), "proven", malformed))
+    released = frozenset((yield List(keys.releases)))
     commits = _generations((yield List(keys.commits)), "commits", malformed)
+    # The moment of which the answer speaks: what permits existed by now, what refuses and is seen below may be newer.
     claims = read_claim_names((yield List(keys.incarnations)))
     cut = yield from find_cut(keys, claims, below=below)
-    released = frozenset((yield List(keys.releases)))
     refused = _refusals((yield List(keys.refusals)), malformed)
-    if proven is None and _quarantine(refused, released):
-        # Passes permit, so refusals are asked once more after them.
-        proven = frozenset(_generations((yield List(keys.proven)), "proven", malformed))
-        refused = _refusals((yield List(keys.refusals)), malformed)
     barred: dict[GenerationId, tuple[str, ...]] = {}
     for refusal in refused:
         if refusal.generation is not None:
@@ -230,7 +238,7 @@ def take_survey(keys: FamilyKeys, *, policy: Policy = Policy.VERIFIED, below: in
         quarantine=_quarantine(refused, released),
         released=released,
         proven=proven,
-        malformed=tuple(dict.fromkeys((*malformed, *claims.malformed))),
+        malformed=(*malformed, *claims.malformed),
     )
 
 
@@ -265,7 +273,7 @@ def choose(keys: FamilyKeys, *, policy: Policy = Policy.VERIFIED, below: int | N
         FormatError: See `take_survey`.
         StoreError: A COMMIT could not be read: the answer is "could not tell", never an older generation.
     """
-    survey = yield from take_survey(keys, policy=policy, below=below)
+    survey = yield from take_survey(keys, below=below)
     only_proven = policy is Policy.PROVEN or bool(survey.quarantine)
     skipped = [Skipped(generation=g, findings=(_fenced(g, survey.cut),)) for g in survey.fenced]
     all_burned = True
@@ -339,7 +347,7 @@ def _barred(generation: GenerationId, survey: Survey, only_proven: bool) -> Find
             message=f"a fail is on record: {generation}: refusals/{names}",
             offender=str(generation),
         )
-    if only_proven and generation not in (survey.proven or ()):
+    if only_proven and generation not in survey.proven:
         reason = Reason.FAMILY_QUARANTINED if survey.quarantine else Reason.GENERATION_NOT_PROVEN
         why = f"family quarantined by {', '.join(survey.quarantine)}" if survey.quarantine else "policy is proven"
         return Finding(reason=reason, message=f"no full restore passed: {generation}: {why}", offender=str(generation))
