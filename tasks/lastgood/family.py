@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from lastgood.errors import StorePermanentError, UsageError
+from lastgood.errors import StorePermanentError, StoreTransientError, UsageError
 from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.manifest import Manifest
-from lastgood.markers import Refusal, Release
+from lastgood.markers import Commit, Refusal, Release
 from lastgood.protocol import (
     Choice,
     Policy,
@@ -32,8 +32,8 @@ from lastgood.protocol import (
     take_survey,
 )
 from lastgood.protocol.survey import RefusalName
-from lastgood.verdict import Finding, Note, NoteReason, Reason
-from lastgood.verify import Depth, Inspection
+from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason
+from lastgood.verify import Inspection, verify_generation
 
 __all__ = ["Family", "Offer"]
 
@@ -95,8 +95,13 @@ class Family:
             UsageError: There is no such family.
             StoreError: The store could not tell; never an older generation instead.
         """
-        inspection = Inspection(self._store, self._keys, depth=Depth.FULL if deep else Depth.METADATA)
-        choice = perform(self._store, choose(self._keys, policy=policy), inspect=inspection)
+        inspection = Inspection(self._store, self._keys)
+
+        def inspect(generation: GenerationId, commit: Commit) -> tuple[Finding, ...]:
+            findings = inspection(generation, commit)
+            return findings if findings or not deep else self._read_all(generation)
+
+        choice = perform(self._store, choose(self._keys, policy=policy), inspect=inspect)
         if choice.generation is None:
             return Offer(
                 generation=None,
@@ -116,6 +121,13 @@ class Family:
             notes=self._notes(choice.generation, choice.survey),
             lineage_is_empty=False,
         )
+
+    def _read_all(self, generation: GenerationId) -> tuple[Finding, ...]:
+        verdict = verify_generation(self._store, self._keys, generation)
+        if verdict.outcome is Outcome.INCONCLUSIVE:
+            unclear = next(check for check in verdict.checks if check.outcome is Outcome.INCONCLUSIVE)
+            raise StoreTransientError(f"cannot read {generation}: {unclear.name}: {unclear.detail}")
+        return verdict.findings
 
     def _nothing(self, choice: Choice) -> Finding:
         family = self._keys.family

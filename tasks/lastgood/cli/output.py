@@ -1,0 +1,82 @@
+"""How answers are printed: JSON for scripts, text for people, and nothing from a checkpoint unescaped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+import msgspec
+
+from lastgood.stores.port import Progress
+from lastgood.text import printable
+
+__all__ = ["age", "complain", "emit_json", "json_option", "progress_bar", "say", "size", "table"]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+def say(text: str) -> None:
+    """Print to stdout, escaped."""
+    click.echo(printable(text, keep_newlines=True))
+
+
+def complain(message: str, hint: str | None) -> None:
+    """Print one clear line to stderr, and the hint under it."""
+    click.echo(f"lastgood: {printable(message)}", err=True)
+    if hint:
+        click.echo(f"hint: {printable(hint)}", err=True)
+
+
+def emit_json(document: Any) -> None:
+    """Print one JSON document; our documents keep their stored spelling."""
+    click.echo(json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=True))
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    """Columns as wide as their widest cell; escaped."""
+    cells = [[printable(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+    )
+
+
+def size(count: int) -> str:
+    """Bytes as people read them, binary units."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("the last unit returns")
+
+
+def age(moment: datetime, *, now: datetime | None = None) -> str:
+    """How long ago, in one unit."""
+    passed: timedelta = (now or datetime.now(UTC)) - moment
+    seconds = max(0, int(passed.total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds} s ago"
+
+
+@contextmanager
+def progress_bar(doing: str, total_bytes: int) -> Iterator[Progress | None]:
+    """A bar on stderr while long work runs, if anybody is looking; yields what to tell of advanced bytes."""
+    if not sys.stderr.isatty() or total_bytes < 2**28:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(printable(doing), total=total_bytes)
+        yield lambda advanced_bytes: bar.update(task, completed=advanced_bytes)

@@ -1,0 +1,56 @@
+"""The configuration file as commands take it: `--config FILE`, else `lastgood.toml` in the working directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lastgood.config import DEFAULT_FILE, Configuration, FamilySettings, read_configuration
+from lastgood.errors import UsageError
+from lastgood.location import Location, locate
+
+__all__ = ["config_option", "configured", "find_family", "replica_of"]
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=None,
+    envvar="LASTGOOD_CONFIG",
+    help=f"Configuration file.  [default: {DEFAULT_FILE} in the working directory]",
+)
+
+
+def configured(path: Path | None) -> Configuration:
+    """The configuration; an empty one when nobody named a file and none lies here.
+
+    Raises:
+        UsageError: The named file is not there, or a file is wrong.
+    """
+    if path is None and not Path(DEFAULT_FILE).exists():
+        return Configuration()
+    return read_configuration(path or Path(DEFAULT_FILE))
+
+
+def find_family(name_or_uri: str, config: Path | None) -> tuple[Location, FamilySettings | None]:
+    """What an argument names: a family of the configuration by its name, or a URI; with its settings, if it has any."""
+    configuration = configured(config)
+    if "/" not in name_or_uri and name_or_uri in configuration.families:
+        settings = configuration.families[name_or_uri]
+        return locate(f"{settings.root.rstrip('/')}/{name_or_uri}"), settings
+    location = locate(name_or_uri)
+    return location, configuration.families.get(location.keys.family)
+
+
+def replica_of(location: Location, settings: FamilySettings | None) -> FamilySettings:
+    """Settings that say how a replica is started.
+
+    Raises:
+        UsageError: The configuration says nothing about it.
+    """
+    if settings is None or settings.replica is None:
+        raise UsageError(
+            f"no replica declared for family {location.keys.family}",
+            hint=f"add [families.{location.keys.family}.replica] with a command to {DEFAULT_FILE}",
+        )
+    return settings

@@ -1,0 +1,146 @@
+"""`lastgood status`: what is broken, at 3 a.m."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lastgood.cli.output import age, emit_json, json_option, say, table
+from lastgood.cli.settings import config_option, configured
+from lastgood.errors import LastgoodError, UsageError
+from lastgood.family import Family, Offer
+from lastgood.location import Location, locate
+from lastgood.protocol import Survey
+from lastgood.records import Record, newest_records
+from lastgood.verdict import Note, Tier
+
+__all__ = ["status_command"]
+
+
+@click.command("status")
+@click.argument("uris", nargs=-1, metavar="[URI]...")
+@config_option
+@json_option
+def status_command(uris: tuple[str, ...], config: Path | None, as_json: bool) -> int:
+    """Say of each family URI what is broken, what may be resumed, and how old the evidence is.
+
+    Without a URI: of every family in lastgood.toml. Exit 0 when each has something to resume and none is quarantined.
+    """
+    chosen = uris or _configured_uris(config)
+    reports, code = [], 0
+    for uri in chosen:
+        try:
+            report = _report(locate(uri))
+        except LastgoodError as error:
+            report = {"family": uri, "state": "could not tell", "error": error.message, "exit": error.exit_code}
+        reports.append(report)
+        code = max(code, int(report["exit"]))
+    if as_json:
+        emit_json(reports)
+    else:
+        say("\n\n".join(_text(report) for report in reports))
+    return code
+
+
+def _configured_uris(config: Path | None) -> tuple[str, ...]:
+    configuration = configured(config)
+    uris = tuple(f"{settings.root.rstrip('/')}/{name}" for name, settings in configuration.families.items())
+    if not uris:
+        raise UsageError("no family named: expected `lastgood status URI`, or families in lastgood.toml")
+    return uris
+
+
+def _report(location: Location) -> dict[str, Any]:
+    if location.generation is not None:
+        raise UsageError(f"names a generation, not a family: {location.uri}", hint="ask `lastgood inspect`")
+    family = Family(location)
+    if not family.exists():
+        raise UsageError(f"not a lastgood family: {location.family_uri}")
+    survey, offer = family.survey(), family.latest()
+    state = "quarantined" if survey.quarantine else "ready" if offer.generation else "nothing to resume"
+    return {
+        "family": location.family_uri,
+        "state": state,
+        "exit": 0 if state == "ready" else 1,
+        "latest": _described(offer),
+        "last_good": str(survey.newest_proven) if survey.newest_proven else None,
+        "committed": len(survey.candidates),
+        "barred": {str(generation): list(names) for generation, names in survey.barred.items()},
+        "fenced": [str(generation) for generation in survey.fenced],
+        "quarantine": list(survey.quarantine),
+        "incarnation": survey.claims.newest,
+        "malformed": list(survey.malformed),
+        "findings": list(offer.findings),
+        "notes": [*offer.notes, *_claims(survey)],
+        "evidence": _evidence(newest_records(location.store, location.keys)),
+    }
+
+
+def _described(offer: Offer) -> dict[str, Any] | None:
+    if offer.generation is None or offer.manifest is None:
+        return None
+    return {
+        "generation": str(offer.generation),
+        "uri": offer.uri,
+        "step": offer.generation.step,
+        "created_at": offer.manifest.created_at,
+        "bytes": offer.manifest.total_bytes,
+    }
+
+
+def _claims(survey: Survey) -> list[Note]:
+    from lastgood.verdict import NoteReason
+
+    bare = [number for number in survey.claims.claims if number > survey.cut.decided_by]
+    return [
+        Note(
+            reason=NoteReason.CLAIM_WITHOUT_DECISION,
+            message=f"incarnation {number} claimed and decided nothing; it stops older jobs at their next save",
+            offender=f"incarnations/{number:08d}",
+        )
+        for number in bare
+    ]
+
+
+def _evidence(newest: Mapping[Tier, Record]) -> dict[str, Any]:
+    return {
+        f"tier{int(tier)}": {
+            "outcome": record.verdict.outcome.value,
+            "generation": record.generation,
+            "finished_at": record.finished_at,
+        }
+        for tier, record in newest.items()
+    }
+
+
+def _text(report: Mapping[str, Any]) -> str:
+    lines = [f"{report['family']}: {report['state'].upper()}"]
+    if "error" in report:
+        return f"{lines[0]}\n  {report['error']}"
+    latest = report["latest"]
+    lines.append(
+        f"  latest      {latest['generation']} (step {latest['step']}, {age(latest['created_at'])})"
+        if latest
+        else "  latest      nothing may be resumed"
+    )
+    lines.append(f"  last good   {report['last_good'] or 'none: no full restore passed yet'}")
+    lines.append(
+        f"  commits     {report['committed']} kept, {len(report['barred'])} barred, {len(report['fenced'])} fenced; "
+        f"incarnation {report['incarnation']}"
+    )
+    for name in report["quarantine"]:
+        lines.append(f"  quarantine  {name}: `lastgood release URI --reason ...` once its cause is fixed")
+    lines.extend(f"  finding     {finding.reason}: {finding.message}" for finding in report["findings"])
+    lines.extend(f"  name        not lawful: {name}" for name in report["malformed"])
+    lines.extend(f"  note        {note.message}" for note in report["notes"])
+    rows = [(f"  tier {tier}", *_seen(report["evidence"].get(f"tier{tier}"))) for tier in (1, 2, 3)]
+    return "\n".join([*lines, table(rows, ("  evidence", "outcome", "generation", "when"))])
+
+
+def _seen(evidence: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    if evidence is None:
+        return "none", "", ""
+    return evidence["outcome"], evidence["generation"], age(evidence["finished_at"])

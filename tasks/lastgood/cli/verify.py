@@ -1,0 +1,72 @@
+"""`lastgood verify`: tier 1 by hand."""
+
+from __future__ import annotations
+
+import click
+
+from lastgood.cli.output import emit_json, json_option, progress_bar, say
+from lastgood.errors import StorePermanentError, UsageError
+from lastgood.family import Family
+from lastgood.identity import GenerationId
+from lastgood.location import Location, locate
+from lastgood.records import keep_verdict
+from lastgood.verdict import Outcome, Verdict
+from lastgood.verify import Depth, render_verdict, repair_pointers, verify_family, verify_generation
+
+__all__ = ["verify_command"]
+
+
+@click.command("verify")
+@click.argument("uri")
+@click.option("--all", "every", is_flag=True, help="Of a family: every generation that it keeps, not only the newest.")
+@click.option("--metadata", is_flag=True, help="Existence and sizes only; reads no payload.")
+@click.option("--repair", is_flag=True, help="Of a family: rewrite pointers and caches that lag.")
+@click.option("--no-record", is_flag=True, help="Leave no evidence and change nothing, whatever is found.")
+@json_option
+def verify_command(uri: str, every: bool, metadata: bool, repair: bool, no_record: bool, as_json: bool) -> int:
+    """Compare the generation URI with its manifest, byte for byte; of a family, its pointers and newest generation.
+
+    The verdict is recorded: a fail bars the generation until an operator rolls back or publishes a newer one.
+    """
+    location = locate(uri)
+    if not Family(location).exists():
+        raise UsageError(f"not a lastgood family: {location.family_uri}")
+    if repair:
+        if location.generation is not None:
+            raise UsageError(f"--repair mends a family's pointers: {uri} names a generation")
+        repair_pointers(location.store, location.keys)
+    verdicts = []
+    if location.generation is None:
+        verdicts.append(verify_family(location.store, location.keys))
+    for generation in _chosen(location, every):
+        depth = Depth.METADATA if metadata else Depth.FULL
+        with progress_bar(f"verify {generation}", _bytes(location, generation)) as progress:
+            verdict = verify_generation(location.store, location.keys, generation, depth=depth, progress=progress)
+        if not no_record:
+            keep_verdict(location.store, location.keys, verdict, generation=generation)
+        verdicts.append(verdict)
+    if as_json:
+        emit_json(verdicts if len(verdicts) > 1 else verdicts[0])
+    else:
+        say("\n\n".join(render_verdict(verdict) for verdict in verdicts))
+    return _worst(verdicts)
+
+
+def _chosen(location: Location, every: bool) -> tuple[GenerationId, ...]:
+    if location.generation is not None:
+        return (location.generation,)
+    candidates = Family(location).survey().candidates
+    return candidates if every else candidates[:1]
+
+
+def _bytes(location: Location, generation: GenerationId) -> int:
+    try:
+        return sum(stored.bytes for stored in location.store.walk(location.keys.artifacts(generation)))
+    except StorePermanentError:
+        # Only a bar's length: what is wrong here is for the verification itself to say.
+        return 0
+
+
+def _worst(verdicts: list[Verdict]) -> int:
+    codes = [verdict.outcome.exit_code for verdict in verdicts]
+    return Outcome.FAIL.exit_code if 1 in codes else max(codes)
