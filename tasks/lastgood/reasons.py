@@ -101,6 +101,10 @@ class Reason(_Explained):
     POINTER_MALFORMED = "pointer_malformed", "it was written by something else or torn; delete it and it is rebuilt"
     NAME_MALFORMED = "name_malformed", "only canonical names are lawful here: was it renamed by hand?"
     # Family state.
+    DECISION_MALFORMED = (
+        "decision_malformed",
+        "a claim or resume record that decides cannot be read, so nothing is offered: restore it from a copy",
+    )
     GENERATION_FENCED = (
         "generation_fenced",
         "a newer incarnation took over before it was committed, or a rollback cut it",

@@ -87,7 +87,7 @@ class LocalStore:
         directories: list[str] = []
         with _classified(f"list {prefix}"):
             try:
-                with os.scandir(self.path(prefix)) as entries:
+                with os.scandir(self.path(prefix) if prefix else self.root) as entries:
                     for entry in entries:
                         if not entry.name.startswith(TEMPORARY_PREFIX):
                             (directories if entry.is_dir(follow_symlinks=False) else files).append(entry.name)

@@ -20,7 +20,8 @@ class MemoryStore:
 
     def names(self, prefix: str) -> Names:
         self.requests += 1
-        below = [key[len(prefix) + 1 :] for key in self.objects if key.startswith(f"{prefix}/")]
+        start = f"{prefix}/" if prefix else ""
+        below = [key.removeprefix(start) for key in self.objects if key.startswith(start)]
         files = sorted(name for name in below if "/" not in name)
         return Names(files=tuple(files), directories=tuple(sorted({n.split("/")[0] for n in below if "/" in n})))
 

@@ -88,8 +88,8 @@ class DocumentStore(Protocol):
     """The half of the port that the protocol needs. All operations may be repeated after a transient error."""
 
     def names(self, prefix: str) -> Names:
-        """List the direct children of a prefix; an absent prefix has none. Not atomic: what is created or deleted
-        meanwhile may or may not appear.
+        """List the direct children of a prefix (empty: of the root); an absent prefix has none. Not atomic: what is
+        created or deleted meanwhile may or may not appear.
         """
 
     def get(self, key: str, *, limit_bytes: int) -> bytes | None:

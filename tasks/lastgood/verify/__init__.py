@@ -1,0 +1,22 @@
+"""Tier 1: what storage holds, against what manifests, markers and pointers claim.
+
+- `reading`: documents and listings, brought to where they can be judged.
+- `checks`: pure judgements over a manifest and a listing.
+- `origins`: whose bytes the wrong ones are.
+- `inspection`: the quick look by which `latest` and every start choose.
+- `generation`: the whole of one generation, byte for byte.
+- `pointers`: the documents of a family that are only caches, and their repair.
+- `rendering`: verdicts as text and as JSON.
+"""
+
+from __future__ import annotations
+
+from lastgood.verify.generation import Depth, verify_generation
+from lastgood.verify.inspection import Inspection, inspector
+
+__all__ = [
+    "Depth",
+    "Inspection",
+    "inspector",
+    "verify_generation",
+]

@@ -1,0 +1,437 @@
+"""Tier 1: is this generation what its manifest and commit marker claim, byte for byte, and may it be resumed?
+
+Decides which checks are made, in which order, and when one cannot be made. Leaves what is wrong with a manifest or a
+listing to `checks`, and where wrong bytes came from to `origins`. Rules: every check is reported, made or not; trouble
+of the store makes a check inconclusive, never passed and never failed; artifacts are judged only by a manifest that is
+this generation's and that the marker vouches for. The question is always whether training may resume from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from lastgood import documents
+from lastgood.digest import Algorithm, Digest, HashRequest
+from lastgood.errors import FormatError, StoreError, UsageError
+from lastgood.identity import FamilyKeys, GenerationId
+from lastgood.manifest import Artifact, Manifest
+from lastgood.markers import Commit, ResumeRecord
+from lastgood.protocol import Survey, perform, take_survey
+from lastgood.protocol.commits import commit_digest
+from lastgood.stores.port import Hashed, ObjectKind, Progress, Store, StoredObject, Trouble
+from lastgood.verdict import Check, CheckState, Finding, Note, Reason, Rung, Tier, Verdict, judge
+from lastgood.verify.checks import (
+    check_components,
+    check_extras,
+    check_presence,
+    check_purpose,
+    check_ranks,
+    check_sizes,
+    place,
+    size_mismatch,
+)
+from lastgood.verify.origins import Origins
+from lastgood.verify.reading import (
+    Listing,
+    StoredCommit,
+    list_artifacts,
+    read_commit_marker,
+    read_optional,
+    read_stored_manifest,
+)
+
+__all__ = ["Depth", "verify_generation"]
+
+_Answer = TypeVar("_Answer")
+
+_STORED = ("completeness", "sizes", "unexpected_files")
+_CLAIMED = ("ranks", "components", "purpose")
+REQUIRED = ("commit", "manifest", "identity", *_CLAIMED, *_STORED, "chain", "standing")
+
+
+class Depth(StrEnum):
+    """How far to look: `metadata` reads documents and lists artifacts, `full` reads every byte."""
+
+    METADATA = "metadata"
+    FULL = "full"
+
+
+def verify_generation(
+    store: Store,
+    keys: FamilyKeys,
+    generation: GenerationId,
+    *,
+    depth: Depth = Depth.FULL,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Verify one generation (tier 1).
+
+    Args:
+        store: Where.
+        keys: The family.
+        generation: Which.
+        depth: `full` hashes every artifact.
+        progress: Told how many bytes have been hashed so far.
+
+    Raises:
+        UsageError: Nothing of that name was ever published.
+    """
+    return _Verification(store, keys, generation, depth, progress).run()
+
+
+class _Verification:
+    """One call of `verify_generation`: the checks made so far."""
+
+    def __init__(
+        self, store: Store, keys: FamilyKeys, generation: GenerationId, depth: Depth, progress: Progress | None
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._generation = generation
+        self._depth = depth
+        self._progress = progress
+        self._directory = keys.artifacts(generation)
+        self._checks: dict[str, Check] = {}
+        self._notes: list[Note] = []
+
+    def run(self) -> Verdict:
+        commit = self._check_commit()
+        if commit is not None and commit.marker is not None and commit.marker.burned:
+            self._skip((*REQUIRED[1:-1], "digests"), "the slot is burned")
+        else:
+            manifest = self._check_manifest(commit.marker if commit else None)
+            if manifest is None:
+                self._skip((*_CLAIMED, *_STORED, "digests"), "no manifest that could be trusted")
+            else:
+                self._check_claims(manifest)
+                self._check_stored(manifest)
+            self._check_chain(commit)
+        self._check_standing()
+        full = self._depth is Depth.FULL
+        return judge(
+            tier=Tier.MANIFEST,
+            rung=Rung.FULL if full else Rung.METADATA_ONLY,
+            subject=f"{self._keys.family}/{self._generation}",
+            checks=self._checks.values(),
+            notes=self._notes,
+            required=(*REQUIRED, "digests") if full else REQUIRED,
+        )
+
+    # Bookkeeping.
+
+    def _ran(self, name: str, detail: str, findings: Iterable[Finding] = ()) -> None:
+        self._checks[name] = Check(name=name, state=CheckState.RAN, detail=detail, findings=tuple(findings))
+
+    def _skip(self, names: Iterable[str], why: str) -> None:
+        for name in names:
+            self._checks[name] = Check(name=name, state=CheckState.NOT_RUN, detail=why)
+
+    def _ask(self, names: Iterable[str], question: Callable[[], _Answer]) -> _Answer | None:
+        """Answer a question to the store; if it cannot tell, the named checks are inconclusive and None is returned."""
+        try:
+            return question()
+        except StoreError as error:
+            for name in names:
+                self._checks[name] = Check(name=name, state=CheckState.INCONCLUSIVE, detail=error.message)
+            return None
+
+    # Documents.
+
+    def _check_commit(self) -> StoredCommit | None:
+        commit = self._ask(("commit",), lambda: read_commit_marker(self._store, self._keys, self._generation))
+        if commit is None:
+            return None
+        findings = commit.findings
+        if commit.data is None and commit.findings[0].reason is Reason.COMMIT_MISSING:
+            self._refuse_unknown()
+        if commit.marker is not None and commit.marker.burned:
+            message = f"slot burned: {self._keys.family}/{self._generation}: its publish was abandoned"
+            offender = self._keys.commit(self._generation)
+            findings = (Finding(reason=Reason.GENERATION_BURNED, message=message, offender=offender),)
+        self._ran("commit", self._keys.commit(self._generation), findings)
+        return commit
+
+    def _refuse_unknown(self) -> None:
+        """A name that nothing was ever published under is a mistake of the caller's, not a damaged checkpoint."""
+        try:
+            known = self._store.stat(self._keys.manifest(self._generation)) or self._store.stat(self._directory)
+            listed = known or next(iter(self._store.walk(self._directory)), None)
+        except StoreError:
+            return
+        if listed is None:
+            raise UsageError(
+                f"no such generation: {self._store.uri}/{self._keys.family}/{self._generation}",
+                hint="`lastgood status` lists the generations of a family",
+            )
+
+    def _check_manifest(self, marker: Commit | None) -> Manifest | None:
+        stored = self._ask(
+            ("manifest", "identity"),
+            lambda: read_stored_manifest(self._store, self._keys, self._generation, marker),
+        )
+        if stored is None:
+            return None
+        bound = "bound by the marker" if marker else "no marker vouches for it"
+        self._ran("manifest", f"{stored.digest or 'no bytes'}, {bound}", stored.findings)
+        if stored.manifest is None:
+            self._skip(("identity",), "no lawful manifest")
+        else:
+            self._ran("identity", f"{self._keys.family}/{self._generation}", stored.identity)
+        return stored.trusted
+
+    def _check_claims(self, manifest: Manifest) -> None:
+        world_size = manifest.job.topology.world_size
+        self._ran("ranks", f"world size {world_size}", check_ranks(manifest))
+        findings, notes = check_components(manifest)
+        self._ran("components", ", ".join(manifest.present), findings)
+        self._notes.extend(notes)
+        self._ran("purpose", manifest.job.purpose.value, check_purpose(manifest))
+
+    # Artifacts.
+
+    def _check_stored(self, manifest: Manifest) -> None:
+        listing = self._ask((*_STORED, "digests"), lambda: list_artifacts(self._store, self._directory, manifest))
+        if listing is None:
+            return
+        count = len(manifest.artifacts)
+        absent = check_presence(manifest, listing, self._directory)
+        self._ran("completeness", f"{count - len(absent)} of {count} artifacts", absent)
+        wrong = check_sizes(manifest, listing)
+        origins = Origins(self._store, self._keys, manifest)
+        if self._depth is Depth.FULL:
+            sizes = self._explain_sizes(manifest, wrong, origins)
+        else:
+            sizes = [size_mismatch(artifact, found.bytes, manifest) for artifact, found in wrong]
+        self._ran("sizes", f"{manifest.total_bytes} bytes listed", sizes)
+        extras, notes = check_extras(manifest, listing)
+        self._ran("unexpected_files", f"{len(listing)} files lie there", extras)
+        self._notes.extend(notes)
+        if self._depth is Depth.FULL:
+            self._check_digests(manifest, _hashable(manifest, listing), origins)
+        else:
+            self._skip(("digests",), "payload was not read: depth is metadata")
+
+    def _explain_sizes(
+        self, manifest: Manifest, wrong: Sequence[tuple[Artifact, StoredObject]], origins: Origins
+    ) -> list[Finding]:
+        """Name files of another length; those as long as some other artifact are read to see whether they are it."""
+        known = [(artifact, found) for artifact, found in wrong if origins.is_length_known(found.bytes)]
+        requests = [
+            HashRequest(path=a.path, algorithms=_algorithms(a), size_bytes=f.bytes) for a, f in known if _algorithms(a)
+        ]
+        results: dict[str, Hashed] = {}
+        if requests:
+            # An answer sharpens the finding; without one it stays a wrong size.
+            hashed = self._ask((), lambda: tuple(self._store.hash(self._directory, requests)))
+            results = {result.path: result for result in hashed or ()}
+        findings = []
+        for artifact, found in wrong:
+            result = results.get(artifact.path)
+            digests = result.digests if result else ()
+            findings.append(_foreign(artifact, found.bytes, digests, origins, manifest))
+        return [
+            finding or size_mismatch(artifact, found.bytes, manifest)
+            for finding, (artifact, found) in zip(findings, wrong, strict=True)
+        ]
+
+    def _check_digests(self, manifest: Manifest, artifacts: Sequence[Artifact], origins: Origins) -> None:
+        requests = [HashRequest(path=a.path, algorithms=_algorithms(a), size_bytes=a.bytes) for a in artifacts]
+        outcome = _Reading()
+        answered = self._ask(("digests",), lambda: self._compare(manifest, artifacts, requests, origins, outcome))
+        if answered is None:
+            return
+        outcome.unread.extend(
+            f"{artifact.path}: only composite digests are listed"
+            for artifact in manifest.artifacts
+            if not _algorithms(artifact)
+        )
+        detail = f"{outcome.held} of {len(manifest.artifacts)} artifacts, {outcome.held_bytes} bytes"
+        if outcome.unread:
+            detail = f"{detail}; could not read {len(outcome.unread)}: {'; '.join(outcome.unread[:5])}"
+        self._checks["digests"] = Check(
+            name="digests",
+            state=CheckState.INCONCLUSIVE if outcome.unread else CheckState.RAN,
+            detail=detail,
+            findings=tuple(outcome.findings),
+        )
+
+    def _compare(
+        self,
+        manifest: Manifest,
+        artifacts: Sequence[Artifact],
+        requests: Sequence[HashRequest],
+        origins: Origins,
+        outcome: _Reading,
+    ) -> bool:
+        hashed = self._store.hash(self._directory, requests, self._progress)
+        for artifact, found in zip(artifacts, hashed, strict=True):
+            if found.trouble is None and found.digests == _comparable(artifact):
+                outcome.held += 1
+                outcome.held_bytes += artifact.bytes
+            elif found.trouble in (Trouble.UNREADABLE, Trouble.CHANGED):
+                # A committed artifact that changes while it is read will say more when it is read again.
+                outcome.unread.append(f"{artifact.path}: {found.message}")
+            else:
+                outcome.findings.append(_wrong_bytes(artifact, found, origins, manifest))
+        return True
+
+    # The family around it.
+
+    def _check_chain(self, commit: StoredCommit | None) -> None:
+        if commit is None or commit.marker is None:
+            self._skip(("chain",), "no commit marker that could be followed")
+            return
+        marker = commit.marker
+        predecessor = self._ask(("chain",), self._predecessor)
+        if predecessor is None:
+            return
+        if marker.previous == predecessor.digest:
+            self._ran("chain", f"follows {predecessor.name}")
+            return
+        key = self._keys.commit(self._generation)
+        message = (
+            f"commit chain broken: {key}: expected to follow {predecessor.name} ({predecessor.digest}), "
+            f"names {marker.previous}"
+        )
+        finding = Finding(
+            reason=Reason.COMMIT_CHAIN_BROKEN,
+            message=message,
+            offender=predecessor.offender or key,
+            expected=marker.previous,
+            found=predecessor.digest,
+        )
+        self._ran("chain", f"follows {predecessor.name}", (finding,))
+
+    def _predecessor(self) -> _Predecessor:
+        """The commit that this one must name: the one before it in its incarnation, or the one that life resumed."""
+        own = self._generation
+        before = []
+        for name in self._store.names(self._keys.commits).files:
+            try:
+                other = GenerationId.parse(name)
+            except FormatError:
+                continue  # the family's verification reports the name
+            if other.incarnation == own.incarnation and other.step < own.step:
+                before.append(other)
+        for other in sorted(before, reverse=True):
+            stored = read_commit_marker(self._store, self._keys, other)
+            if stored.marker is not None and stored.marker.burned:
+                continue
+            digest = commit_digest(stored.data) if stored.data is not None else None
+            return _Predecessor(name=str(other), digest=digest, offender=self._keys.commit(other))
+        return self._resumed()
+
+    def _resumed(self) -> _Predecessor:
+        key = self._keys.resume(self._generation.incarnation)
+        data = read_optional(self._store, key)
+        if data is None:
+            return _Predecessor(name="nothing (no resume record)", digest=None, offender=None)
+        try:
+            record = documents.parse(ResumeRecord, data, key)
+        except FormatError as error:
+            return _Predecessor(name=f"nothing ({error.message})", digest=None, offender=key)
+        return _Predecessor(name=record.from_generation or "a fresh start", digest=record.from_commit, offender=key)
+
+    def _check_standing(self) -> None:
+        """What the family says of this generation: kept or fenced, barred or not."""
+        try:
+            survey = self._ask(("standing",), lambda: perform(self._store, take_survey(self._keys)))
+        except FormatError as error:
+            finding = Finding(reason=Reason.DECISION_MALFORMED, message=error.message, offender=self._keys.family)
+            self._ran("standing", "a document that decides is not lawful", (finding,))
+            return
+        if survey is not None:
+            self._ran("standing", f"decided by incarnation {survey.cut.decided_by}", self._standing(survey))
+
+    def _standing(self, survey: Survey) -> list[Finding]:
+        own, subject = self._generation, f"{self._keys.family}/{self._generation}"
+        findings = []
+        if own in survey.fenced:
+            what = "rollback" if survey.cut.rollback else "takeover"
+            message = f"fenced: {subject}: not kept by the {what} of incarnation {survey.cut.decided_by}"
+            findings.append(Finding(reason=Reason.GENERATION_FENCED, message=message, offender=str(own)))
+        if own in survey.barred:
+            message = f"barred: {subject}: a fail is on record: {', '.join(survey.barred[own])}"
+            findings.append(Finding(reason=Reason.GENERATION_BARRED, message=message, offender=str(own)))
+        return findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Predecessor:
+    name: str
+    digest: str | None
+    offender: str | None
+
+
+class _Reading:
+    """What hashing has shown so far."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.held_bytes = 0
+        self.findings: list[Finding] = []
+        self.unread: list[str] = []
+
+
+def _hashable(manifest: Manifest, listing: Listing) -> list[Artifact]:
+    """Artifacts that are there in the listed length and that list a digest over their bytes."""
+    return [
+        artifact
+        for artifact in manifest.artifacts
+        if (stored := listing.get(artifact.path)) is not None
+        and stored.kind is ObjectKind.FILE
+        and stored.bytes == artifact.bytes
+        and _algorithms(artifact)
+    ]
+
+
+def _comparable(artifact: Artifact) -> tuple[Digest, ...]:
+    """The digests over the artifact's bytes; a composite is a digest over other digests."""
+    if len(artifact.digests) == 1 and artifact.digests[0].part_bytes is None:
+        return artifact.digests
+    return tuple(digest for digest in artifact.digests if digest.part_bytes is None)
+
+
+def _algorithms(artifact: Artifact) -> tuple[Algorithm, ...]:
+    return tuple(digest.algorithm for digest in _comparable(artifact))
+
+
+def _wrong_bytes(artifact: Artifact, found: Hashed, origins: Origins, manifest: Manifest) -> Finding:
+    if found.trouble is Trouble.SIZE:
+        return size_mismatch(artifact, found.bytes or 0, manifest)
+    if found.trouble is Trouble.MISSING:
+        message = f"artifact vanished: {artifact.path} in {place(manifest)}: listed, then not found"
+        return Finding(reason=Reason.ARTIFACT_MISSING, message=message, offender=artifact.path)
+    if found.trouble is not None:
+        return Finding(reason=Reason.ARTIFACT_NOT_REGULAR, message=found.message, offender=artifact.path)
+    foreign = _foreign(artifact, artifact.bytes, found.digests, origins, manifest)
+    expected, digest = next(
+        (str(mine), str(other))
+        for mine, other in zip(_comparable(artifact), found.digests, strict=True)
+        if mine != other
+    )
+    return foreign or Finding(
+        reason=Reason.DIGEST_MISMATCH,
+        message=f"digest mismatch: {artifact.path} in {place(manifest)}: expected {expected}, found {digest}",
+        offender=artifact.path,
+        expected=expected,
+        found=digest,
+    )
+
+
+def _foreign(
+    artifact: Artifact, found_bytes: int, digests: tuple[Digest, ...], origins: Origins, manifest: Manifest
+) -> Finding | None:
+    origin = origins.find(found_bytes, digests)
+    if origin is None:
+        return None
+    return Finding(
+        reason=origin.reason,
+        message=f"bytes of another file: {artifact.path} in {place(manifest)}: holds {origin.place}",
+        offender=artifact.path,
+        expected=str(_comparable(artifact)[0]),
+        found=str(digests[0]),
+    )
