@@ -1,0 +1,272 @@
+"""The training loop: resume, step, save, stop.
+
+Decides the order of events that a resume depends on; what is trained is `build`'s, what is said is `report`'s. Rules:
+
+- Everything is built, registered and audited before the run claims an incarnation; the claim comes before discovery,
+  discovery before the load, the load before the first draw.
+- A save is taken between two steps, when the accumulation window is closed and the schedule already stands at the next
+  rate; what is expected of a restore is observed before anything is serialised.
+- A finding ends the rank before the first step; training never goes on from a state that was only partly restored.
+- The last step is always saved, unless it was what this life began with.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from lastgood.errors import ResumeRefused, UsageError
+from lastgood.job import compare_jobs
+from lastgood.manifest import Component, Expectations, JobDescription
+from lastgood.publish import Published, StagedArtifact
+from lastgood.replica.events import Phase, StopReason
+from lastgood.replica.trainer.build import Training, fast_forward
+from lastgood.replica.trainer.description import describe
+from lastgood.replica.trainer.faults import Fault, FaultKind
+from lastgood.replica.trainer.parallel import World, synchronise
+from lastgood.replica.trainer.report import HostCopy, Reporter, StepReport
+from lastgood.replica.trainer.settings import Precision, Settings
+from lastgood.run import ResumedGeneration, Run
+from lastgood.state import Observation, Snapshot, WrittenArtifact
+
+__all__ = ["Loop"]
+
+CLIPPED_NORM = 1.0
+Batches: TypeAlias = Generator[tuple[Tensor, Tensor], None, None]
+_AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16, Precision.FP32: torch.float32}
+
+
+class Loop:
+    """One life of one rank, after its run has started.
+
+    Args:
+        training: Built, registered and audited.
+        settings: What was asked for.
+        world: This rank among the others.
+        run: Claimed and decided.
+        reporter: Its trace is open, unless the contract says that there is none.
+        fault: How to spoil every save, for negative controls.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        settings: Settings,
+        world: World,
+        run: Run,
+        reporter: Reporter,
+        fault: Fault | None = None,
+    ) -> None:
+        if fault is not None and settings.asynchronous:
+            raise UsageError("a fault spoils foreground saves only: leave out --asynchronous")
+        self.training = training
+        self.run = run
+        self._settings = settings
+        self._world = world
+        self._reporter = reporter
+        self._fault = fault
+        self._lineage = secrets.token_hex(8)
+        self._saved_step: int | None = None
+        self._acknowledged: deque[Published] = deque()
+
+    def begin(self) -> None:
+        """Stand where this life begins: at the resumed step, or at the first one.
+
+        Raises:
+            ResumeRefused: The checkpoint does not fit what is running, or did not load whole.
+        """
+        if self.run.resumed is not None:
+            self._load(self.run.resumed)
+        elif self._settings.fast_forward:
+            fast_forward(self.training, self._settings.fast_forward)
+        if self._settings.save_first and self.run.resumed is None:
+            self._save(None)
+
+    def train(self) -> None:
+        """Step until the stop step, saving on the way and at the end.
+
+        Raises:
+            Fenced: A newer incarnation exists.
+            PublishError: A save was not published.
+        """
+        settings, training = self._settings, self.training
+        with ExitStack() as stack:
+            batches = training.batches()
+            stack.callback(batches.close)  # ends the loader's workers
+            while training.step < settings.stop_step:
+                begin_ns = time.monotonic_ns()
+                last = training.step + 1 == settings.stop_step
+                saves = last or (settings.save_every > 0 and (training.step + 1) % settings.save_every == 0)
+                before = self._capture_before() if saves else None
+                report = self._step(batches, begin_ns)
+                self._acknowledge()
+                self._reporter.step(report)
+                if saves:
+                    self._save(before)
+        self.run.close()
+        self._acknowledge()
+        self._reporter.stopped(StopReason.FINISHED, training.step)
+
+    # Steps
+
+    def _step(self, batches: Batches, begin_ns: int) -> StepReport:
+        training, settings = self.training, self._settings
+        updates, rates = training.updates, training.learning_rates()
+        # Reading the scale back from a GPU would wait for it.
+        scale = torch.tensor([training.scaler.get_scale()][: self._world.device.type == "cpu"])
+        losses, sample_ids = [], []
+        for index in range(settings.microbatches):
+            ids, windows = next(batches)
+            losses.append(self._microbatch(windows, last=index + 1 == settings.microbatches))
+            sample_ids.append(tuple(int(one) for one in ids.tolist()))
+            training.accumulation.advance()
+        norm = self._update()
+        if settings.step_delay_seconds:
+            time.sleep(settings.step_delay_seconds)
+        loss, every = torch.stack(losses).mean(), settings.digest_every
+        return StepReport(
+            step=training.step,
+            begin_ns=begin_ns,
+            numbers=HostCopy(loss, norm, *scale),
+            learning_rates=rates,
+            sample_ids=tuple(sample_ids),
+            draws=training.augmentation.take_draws(),
+            optimizer_steps=training.optimizer_steps(),
+            skipped=training.updates == updates,
+            digests=training.digests() if every and training.step % every == 0 else {},
+        )
+
+    def _microbatch(self, windows: Tensor, *, last: bool) -> Tensor:
+        training, device = self.training, self._world.device
+        tokens = training.augmentation(windows).to(device, non_blocking=True)
+        precision = self._settings.precision
+        with synchronise(training.model, last=last):
+            with torch.autocast(device.type, _AUTOCAST[precision], enabled=precision is not Precision.FP32):
+                logits = training.model(tokens[:, :-1])
+            loss = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+            training.scaler.scale(loss / self._settings.microbatches).backward()
+        return loss.detach()
+
+    def _update(self) -> Tensor:
+        training = self.training
+        training.scaler.unscale_(training.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(training.parameters, CLIPPED_NORM)
+        training.scaler.step(training.optimizer)
+        training.scaler.update()
+        training.optimizer.zero_grad(set_to_none=True)
+        training.scheduler.step()
+        if training.average is not None:
+            training.average.update(training.model)
+        training.step += 1
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    # Loading and saving
+
+    def _load(self, resumed: ResumedGeneration) -> None:
+        begin_ns = time.monotonic_ns()
+        job = resumed.manifest.job
+        findings, notes = compare_jobs(job, self._describe(None))
+        keys: Mapping[Component, int] = {}
+        observed = None
+        if not findings:
+            report = self.training.registry.load(
+                resumed.directory, allow_topology_change=self._settings.allow_topology_change
+            )
+            findings, notes, keys = report.findings, (*notes, *report.notes), report.keys
+        if not findings:
+            self.training.step = self._saved_step = resumed.manifest.step
+            self._lineage = job.run
+            observed = self.training.registry.observe(resumed.manifest.step)
+        self._reporter.timeline.add(Phase.LOAD, begin_ns, time.monotonic_ns())
+        self._reporter.loaded(resumed, keys, observed, findings, notes)
+        if findings:
+            message = f"checkpoint not loaded: {resumed.generation}: {findings[0].message} ({len(findings)} findings)"
+            self._reporter.refused(findings, message)
+            raise ResumeRefused(message, findings=findings, hint=findings[0].hint)
+
+    def _save(self, before: Path | None) -> None:
+        training = self.training
+        if training.step == self._saved_step:
+            return
+        begin_ns = time.monotonic_ns()
+        snapshot = training.registry.capture(training.step, asynchronous=self._settings.asynchronous)
+        job = self._describe(snapshot)
+        expectations = _expected(snapshot.observation)
+        staging = self.run.stage(training.step)
+        if self._settings.asynchronous:
+            write = partial(_write, snapshot)
+            self.run.publish_in_background(
+                staging, write, job=job, expectations=expectations, then=self._acknowledged.append
+            )
+        else:
+            written = snapshot.write(staging.payload)
+            if self._fault is not None:
+                written = self._fault.spoil(
+                    staging.payload, written, before=before, rank=self._world.rank, barrier=_barrier
+                )
+            published = self.run.publish(staging, _staged(written), job=job, expectations=expectations)
+            self._acknowledged.append(published)
+        self._saved_step = training.step
+        self._reporter.saving(begin_ns)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Report what was committed, on this thread: the trace belongs to it."""
+        while self._acknowledged:
+            published = self._acknowledged.popleft()
+            self._reporter.saved(str(published.generation), published.generation.step)
+
+    def _capture_before(self) -> Path | None:
+        """For a stale save: what this rank would write before the step that the save will name."""
+        if self._fault is None or self._fault.kind is not FaultKind.STALE:
+            return None
+        directory = Path(tempfile.mkdtemp(prefix="lastgood-stale-"))
+        self.training.registry.capture(self.training.step + 1).write(directory)
+        return directory
+
+    def _describe(self, snapshot: Snapshot | None) -> JobDescription:
+        components = self.training.registry.components
+        return describe(
+            self.training,
+            self._settings,
+            self._world,
+            run=self._lineage,
+            components=components if self._fault is None else self._fault.promised(components),
+            absent=snapshot.absent if snapshot else (),
+            explained=snapshot.explained if snapshot else (),
+        )
+
+
+def _write(snapshot: Snapshot, payload: Path) -> list[StagedArtifact]:
+    return _staged(snapshot.write(payload))
+
+
+def _expected(observed: Observation) -> Expectations:
+    return Expectations(
+        learning_rates=dict(observed.learning_rates),
+        optimizer_steps=dict(observed.optimizer_steps),
+        scalars=dict(observed.scalars),
+        ranks=(observed.rank,),
+    )
+
+
+def _staged(written: Sequence[WrittenArtifact]) -> list[StagedArtifact]:
+    return [StagedArtifact(path=one.path, component=one.component, rank=one.rank) for one in written]
+
+
+def _barrier() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()

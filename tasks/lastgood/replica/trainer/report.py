@@ -1,0 +1,198 @@
+"""The trainer's side of the trace: which record is written when, and how values reach it without waiting for a device.
+
+Decides nothing about training. Rules: a step's record is written at once on a CPU; on a GPU its numbers are copied to
+pinned memory by the stream itself and read one step later, so that nothing waits for a step that is still running.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lastgood.manifest import Component
+from lastgood.replica.events import (
+    TRACE_VERSION,
+    Discovered,
+    Loaded,
+    Mark,
+    Phase,
+    Refused,
+    Saved,
+    Span,
+    Started,
+    Step,
+    Stopped,
+    StopReason,
+    Timeline,
+    host_name,
+    measured,
+)
+from lastgood.replica.trace import TraceWriter
+from lastgood.replica.trainer.parallel import World
+from lastgood.run import ResumedGeneration
+from lastgood.state import Observation
+from lastgood.verdict import Finding, Note
+
+__all__ = ["HostCopy", "Reporter", "StepReport"]
+
+
+class HostCopy:
+    """Scalars on their way from the device to the host.
+
+    Args:
+        scalars: One-element tensors of one device.
+    """
+
+    def __init__(self, *scalars: Tensor) -> None:
+        values = torch.stack([scalar.detach().to(torch.float64).reshape(()) for scalar in scalars])
+        self._arrived: torch.cuda.Event | None = None
+        self._values = values
+        if values.device.type == "cuda":
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def get(self) -> list[float]:
+        """The values; waits for their own copy only, not for what was queued after it."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        values: list[float] = self._values.tolist()
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What one step did; `numbers` holds loss, gradient norm and, on a CPU, the gradient scale used."""
+
+    step: int
+    begin_ns: int
+    numbers: HostCopy
+    learning_rates: Mapping[str, float]
+    sample_ids: tuple[tuple[int, ...], ...]
+    draws: Mapping[str, tuple[float | int, ...]]
+    optimizer_steps: Mapping[str, int]
+    skipped: bool
+    digests: Mapping[str, str]
+
+
+class Reporter:
+    """Writes this rank's trace, or nothing where the contract says so.
+
+    Args:
+        timeline: Spans of what happened before the trace could begin.
+        device: Of this rank; decides whether step records lag.
+    """
+
+    def __init__(self, timeline: Timeline, device: torch.device) -> None:
+        self.timeline = timeline
+        self._lag_steps = 1 if device.type == "cuda" else 0
+        self._writer: TraceWriter | None = None
+
+    def started(self, family: Path, incarnation: int, world: World, settings: Mapping[str, str]) -> None:
+        """Open the trace: the incarnation is known."""
+        self._writer = TraceWriter(family, incarnation, world.rank)
+        self._writer.write(
+            Started(
+                at=Mark.now(),
+                spans=self.timeline.take(),
+                version=TRACE_VERSION,
+                incarnation=incarnation,
+                rank=world.rank,
+                world_size=world.world_size,
+                pid=os.getpid(),
+                host=host_name(),
+                lag_steps=self._lag_steps,
+                settings=dict(settings),
+            )
+        )
+
+    def discovered(self, resumed: ResumedGeneration | None) -> None:
+        if self._writer is not None:
+            self._writer.write(
+                Discovered(
+                    at=Mark.now(),
+                    spans=self.timeline.take(),
+                    generation=str(resumed.generation) if resumed else None,
+                    step=resumed.manifest.step if resumed else None,
+                )
+            )
+
+    def loaded(
+        self,
+        resumed: ResumedGeneration,
+        keys: Mapping[Component, int],
+        observed: Observation | None,
+        findings: tuple[Finding, ...],
+        notes: tuple[Note, ...],
+    ) -> None:
+        """Say what the live objects hold now; `observed` is None where a refused load left them untouched."""
+        if self._writer is None:
+            return
+        self._writer.write(
+            Loaded(
+                at=Mark.now(),
+                spans=self.timeline.take(),
+                generation=str(resumed.generation),
+                step=resumed.manifest.step,
+                keys={component.value: count for component, count in keys.items()},
+                expectations=observed.rank if observed else None,
+                learning_rates=dict(observed.learning_rates) if observed else {},
+                optimizer_steps=dict(observed.optimizer_steps) if observed else {},
+                scalars=dict(observed.scalars) if observed else {},
+                findings=findings,
+                notes=notes,
+            )
+        )
+
+    def step(self, report: StepReport) -> None:
+        if self._writer is None:
+            return
+        at = Mark.now()
+        span = Span(phase=Phase.STEP, begin_ns=report.begin_ns, end_ns=at.monotonic_ns)
+        spans = (*self.timeline.take(), span)
+        if self._lag_steps:
+            self._writer.write_later(lambda: _record(report, at, spans))
+        else:
+            self._writer.write(_record(report, at, spans))
+
+    def saved(self, generation: str, step: int) -> None:
+        if self._writer is not None:
+            self._writer.write(Saved(at=Mark.now(), spans=self.timeline.take(), generation=generation, step=step))
+
+    def stopped(self, reason: StopReason, step: int, message: str = "") -> None:
+        if self._writer is not None:
+            self._writer.write(
+                Stopped(at=Mark.now(), spans=self.timeline.take(), reason=reason, step=step, message=message)
+            )
+
+    def refused(self, findings: tuple[Finding, ...], message: str) -> None:
+        if self._writer is not None:
+            self._writer.write(Refused(at=Mark.now(), spans=self.timeline.take(), findings=findings, message=message))
+
+    def saving(self, begin_ns: int) -> None:
+        """Note how long a save kept training waiting; the next record carries it."""
+        self.timeline.add(Phase.SAVE, begin_ns, time.monotonic_ns())
+
+
+def _record(report: StepReport, at: Mark, spans: tuple[Span, ...]) -> Step:
+    loss, norm, *scale = report.numbers.get()
+    return Step(
+        at=at,
+        spans=spans,
+        step=report.step,
+        loss=measured(loss),
+        grad_norm=measured(norm),
+        learning_rates=dict(report.learning_rates),
+        sample_ids=report.sample_ids,
+        draws=dict(report.draws),
+        optimizer_steps=dict(report.optimizer_steps),
+        scalars={"skipped": int(report.skipped), **({"scale": measured(scale[0])} if scale else {})},
+        digests=dict(report.digests),
+    )
