@@ -1,0 +1,153 @@
+"""Walking live objects: by name from given roots, over everything alive, and up to whoever holds an object.
+
+Decides which objects can be seen and what a place is called. Leaves what they mean to `audit`. Rules: nothing is
+called, only attributes that lie in dictionaries, slots and containers are followed; every walk has a named bound.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+__all__ = ["alive", "frame_values", "holders", "is_library", "reach"]
+
+MAXIMUM_WALK = 500_000
+MAXIMUM_HOLDERS = 2_000
+_TRACKED = 1 << 14  # Py_TPFLAGS_HAVE_GC: the collector knows objects of this type
+_LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None), type, ModuleType, torch.Tensor, torch.dtype)
+
+
+def reach(
+    roots: Iterable[tuple[str, object]], descend: Callable[[object], bool] = lambda _: True
+) -> Iterator[tuple[str, object]]:
+    """Every object that can be reached from the roots, with the first path found to it.
+
+    Args:
+        roots: (name, object).
+        descend: Whether to look inside an object; asked once for each.
+    """
+    queue = deque(roots)
+    seen: set[int] = set()
+    while queue and len(seen) < MAXIMUM_WALK:
+        path, thing = queue.popleft()
+        if id(thing) in seen or isinstance(thing, _LEAVES):
+            continue
+        seen.add(id(thing))
+        yield path, thing
+        if descend(thing):
+            queue.extend(_inside(path, thing))
+
+
+def _inside(path: str, thing: object) -> Iterator[tuple[str, object]]:
+    if isinstance(thing, Mapping) and isinstance(thing, dict):
+        for key, value in list(thing.items()):
+            yield f"{path}[{key!r}]" if isinstance(key, str | int) else f"{path}[…]", value
+    elif isinstance(thing, list | tuple | set | frozenset | deque):
+        for number, value in enumerate(list(thing)):
+            yield f"{path}[{number}]", value
+    elif isinstance(thing, MethodType):
+        yield path, thing.__self__
+    elif isinstance(thing, FunctionType):
+        for cell in thing.__closure__ or ():
+            try:
+                yield f"{path}.<closure>", cell.cell_contents
+            except ValueError:  # the cell is not filled yet
+                continue
+    for name, value in _attributes(thing):
+        yield f"{path}.{name}", value
+
+
+def _attributes(thing: object) -> Iterator[tuple[str, object]]:
+    try:
+        attributes = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        attributes = {}
+    if isinstance(attributes, dict):
+        yield from list(attributes.items())
+    for kind in type(thing).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            member = kind.__dict__.get(name)
+            if member is not None and hasattr(member, "__get__") and name not in ("__dict__", "__weakref__"):
+                try:
+                    yield name, member.__get__(thing, type(thing))
+                except AttributeError:  # the slot is empty
+                    continue
+
+
+def alive(kinds: tuple[type, ...]) -> list[Any]:
+    """Every live object of these kinds, those that the collector does not track itself included."""
+    containers = gc.get_objects()
+    found: dict[int, Any] = {}
+    untracked = tuple(kind for kind in kinds if not _is_tracked(kind))
+    for thing in containers:
+        if issubclass(type(thing), kinds):
+            found[id(thing)] = thing
+    for start in range(0, len(containers), 10_000) if untracked else ():
+        for thing in gc.get_referents(*containers[start : start + 10_000]):
+            if issubclass(type(thing), untracked):
+                found[id(thing)] = thing
+    return list(found.values())
+
+
+def _is_tracked(kind: type) -> bool:
+    flags: int = kind.__flags__
+    return bool(flags & _TRACKED)
+
+
+def frame_values() -> Iterator[tuple[str, object]]:
+    """The local variables of every function that is running, in every thread."""
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_globals.get("__name__", "").partition(".")[0] != "lastgood":
+                for name, value in list(frame.f_locals.items()):
+                    yield f"local {name} of {frame.f_code.co_qualname}", value
+            frame = frame.f_back
+
+
+def holders(thing: object) -> Iterator[tuple[str, str]]:
+    """(module, attribute) of the module-level names through which an object is held, directly or by a few steps.
+
+    A walk upwards costs a pass over the heap a step, so it is only taken for the few objects that nobody owns.
+    """
+    modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)}
+    level: list[object] = [thing]
+    seen = {id(thing), id(level)}
+    for _ in range(6):
+        above = gc.get_referrers(*level)
+        seen.add(id(above))
+        following: list[object] = []
+        for referrer in above:
+            if id(referrer) in seen or isinstance(referrer, FrameType):
+                continue
+            seen.add(id(referrer))
+            if id(referrer) in modules and isinstance(referrer, dict):
+                ids = {id(one) for one in level}
+                for attribute, value in list(referrer.items()):
+                    if id(value) in ids:
+                        yield modules[id(referrer)], str(attribute)
+            else:
+                following.append(referrer)
+        seen.update((id(following), id(level)))
+        level = following
+        if not level or len(seen) > MAXIMUM_HOLDERS:
+            return
+
+
+_LIBRARY_PATHS = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def is_library(module_name: str, training_packages: frozenset[str]) -> bool:
+    """Whether a module is the standard library's or an installed package's that is not part of the training code."""
+    if module_name == "__main__" or module_name.partition(".")[0] in training_packages:
+        return False
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return file is None or str(file).startswith(_LIBRARY_PATHS)

@@ -1,0 +1,253 @@
+"""One safetensors file, byte for byte: a writer in one pass and a reader that trusts nothing.
+
+Decides which files are lawful. Leaves what the tensors mean to `storage`. Rules: the header is at most
+`MAXIMUM_HEADER_BYTES`, is strict JSON without duplicate keys, and its entries cover the data exactly, without hole or
+overlap; names are keys, never paths; bytes are read with `pread`, never mapped, so that a file that shrinks meanwhile
+raises an error and kills nobody. Source: the safetensors format description; facts on hostile files in ADR 0003.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import torch
+from msgspec import Meta
+
+from lastgood import documents
+from lastgood.errors import FormatError, StorePermanentError, UsageError
+
+__all__ = ["DTYPES", "Entry", "TensorFile", "dtype_code", "tensor_bytes", "write_tensor_file"]
+
+MAXIMUM_HEADER_BYTES = 64 * 2**20
+MAXIMUM_ENTRIES = 500_000
+MAXIMUM_DIMENSIONS = 16
+_METADATA = "__metadata__"
+_WRITE_VECTOR = 512  # below IOV_MAX, which is 1024 on Linux
+
+DTYPES: dict[str, torch.dtype] = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+"""safetensors' names of the element types that can be stored."""
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+_Size = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dtype: str
+    shape: Annotated[tuple[_Size, ...], Meta(max_length=MAXIMUM_DIMENSIONS)]
+    data_offsets: tuple[_Size, _Size]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Where one stored tensor lies: `start` is absolute in the file, sizes in elements."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    bytes: int
+
+
+def dtype_code(dtype: torch.dtype) -> str:
+    """The safetensors name of an element type.
+
+    Raises:
+        FormatError: safetensors has no name for it (quantised, complex128, …).
+    """
+    if dtype not in _CODES:
+        raise FormatError(f"dtype cannot be stored: {dtype}: safetensors has no name for it")
+    return _CODES[dtype]
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, without a copy; the tensor must outlive the view."""
+    array: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(array)
+
+
+def write_tensor_file(path: Path, tensors: Sequence[tuple[str, torch.Tensor]], metadata: dict[str, str]) -> int:
+    """Write a new file in one pass and return its length in bytes. It is not fsynced: publishing does that.
+
+    Args:
+        path: Must not exist.
+        tensors: Entry name → contiguous tensor on the CPU; written in this order.
+        metadata: Stored under `__metadata__`.
+
+    Raises:
+        FileExistsError: Something is at `path`; it was not touched.
+        UsageError: Two tensors would have one name.
+    """
+    offset = 0
+    header: dict[str, Any] = {_METADATA: metadata}
+    for name, tensor in tensors:
+        if name in header:
+            raise UsageError(f"two tensors would share one name: {path.name}: {name!r}")
+        length = tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": dtype_code(tensor.dtype),
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + length],
+        }
+        offset += length
+    encoded = msgspec.json.encode(header)
+    encoded += b" " * (-len(encoded) % 8)  # the format asks for data aligned to 8 bytes
+    prefix = len(encoded).to_bytes(8, "little") + encoded
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        views = [memoryview(prefix), *(tensor_bytes(tensor) for _, tensor in tensors if tensor.numel())]
+        _write_all(descriptor, views)
+    finally:
+        os.close(descriptor)
+    return len(prefix) + offset
+
+
+def _write_all(descriptor: int, views: list[memoryview]) -> None:
+    while views:
+        written = os.writev(descriptor, views[:_WRITE_VECTOR])
+        while views and written >= len(views[0]):
+            written -= len(views[0])
+            views.pop(0)
+        if written:
+            views[0] = views[0][written:]
+
+
+class TensorFile:
+    """An opened, fully checked safetensors file; `read` may be called from several threads.
+
+    Args:
+        path: A regular file; a link, pipe or device is refused.
+        where: What to call it in messages.
+
+    Raises:
+        FormatError: The file is not lawful.
+        StorePermanentError: It cannot be opened or read.
+    """
+
+    def __init__(self, path: Path, where: str) -> None:
+        self.where = where
+        try:
+            # O_NONBLOCK, so that opening a pipe returns and can be refused instead of hanging.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorePermanentError(f"cannot open: {where}: {error.strerror}") from error
+        try:
+            status = os.fstat(self._descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise FormatError(f"not a regular file: {where}")
+            self.entries, self.metadata = self._parse(status.st_size)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, start: int, destination: memoryview) -> None:
+        """Fill `destination` with the file's bytes from `start` on.
+
+        Raises:
+            StorePermanentError: The file ended early or could not be read.
+        """
+        done = 0
+        try:
+            while done < len(destination):
+                count = os.preadv(self._descriptor, [destination[done:]], start + done)
+                if count == 0:
+                    raise StorePermanentError(f"file ended early: {self.where}: at byte {start + done}")
+                done += count
+        except OSError as error:
+            raise StorePermanentError(f"cannot read: {self.where}: {error.strerror}") from error
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One entry as a new tensor on the CPU."""
+        entry = self.entries[name]
+        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        if entry.bytes:
+            self.read(entry.start, tensor_bytes(tensor))
+        return tensor
+
+    def _parse(self, file_bytes: int) -> tuple[dict[str, Entry], dict[str, str]]:
+        if file_bytes < 8:
+            raise FormatError(f"file too short for a header: {self.where}: {file_bytes} bytes")
+        length = bytearray(8)
+        self.read(0, memoryview(length))
+        header_bytes = int.from_bytes(length, "little")
+        if header_bytes > min(MAXIMUM_HEADER_BYTES, file_bytes - 8):
+            raise FormatError(
+                f"header length out of range: {self.where}: expected at most "
+                f"{min(MAXIMUM_HEADER_BYTES, file_bytes - 8)} bytes, found {header_bytes}"
+            )
+        raw = bytearray(header_bytes)
+        self.read(8, memoryview(raw))
+        header = documents.parse(dict[str, Any], bytes(raw), f"header of {self.where}")
+        metadata = _convert(header.pop(_METADATA, {}), dict[str, str], self.where, _METADATA)
+        if len(header) > MAXIMUM_ENTRIES:
+            raise FormatError(f"too many tensors: {self.where}: at most {MAXIMUM_ENTRIES}, found {len(header)}")
+        entries = {
+            name: self._entry(name, _convert(value, _Header, self.where, name), 8 + header_bytes)
+            for name, value in header.items()
+        }
+        _check_cover(entries.values(), 8 + header_bytes, file_bytes, self.where)
+        return entries, metadata
+
+    def _entry(self, name: str, header: _Header, data_start: int) -> Entry:
+        if header.dtype not in DTYPES:
+            raise FormatError(f"dtype unknown: {self.where}: {name!r} has {header.dtype[:20]!r}")
+        dtype = DTYPES[header.dtype]
+        begin, end = header.data_offsets
+        expected = prod(header.shape) * dtype.itemsize
+        if end - begin != expected:
+            raise FormatError(
+                f"tensor length contradicts its shape: {self.where}: {name!r} needs {expected} bytes, "
+                f"found {end - begin}"
+            )
+        return Entry(dtype=dtype, shape=header.shape, start=data_start + begin, bytes=expected)
+
+
+def _convert(value: Any, type_: Any, where: str, name: str) -> Any:
+    try:
+        return msgspec.convert(value, type_, strict=True)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"header entry malformed: {where}: {name!r}: {error}") from error
+
+
+def _check_cover(entries: Iterable[Entry], start: int, end: int, where: str) -> None:
+    position = start
+    for entry in sorted(entries, key=lambda entry: (entry.start, entry.bytes)):
+        if entry.start != position:
+            kind = "overlap" if entry.start < position else "leave a hole"
+            raise FormatError(f"tensors {kind}: {where}: expected one at byte {position}, found {entry.start}")
+        position += entry.bytes
+    if position != end:
+        raise FormatError(f"file length contradicts its header: {where}: expected {position} bytes, found {end}")
