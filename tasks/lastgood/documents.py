@@ -8,6 +8,7 @@ parser; no unknown or missing key, no wrong type (msgspec's strict conversion). 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,13 +27,15 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 _Type = TypeVar("_Type")
 
+# In canonical spelling, where no space comes before a number. A match inside a string only costs time.
+_LONG_NUMBER = re.compile(rb"[:,\[]-?[0-9]{20}")
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 def canonical_bytes(document: msgspec.Struct) -> bytes:
     """Encode as UTF-8 JSON with sorted mappings, no spaces and one newline at the end.
 
-    Law: `parse(type(d), canonical_bytes(d), where) == d`.
+    Law: `parse(type(d), canonical_bytes(d), where) == d`, for every lawful `d`.
     """
     return _ENCODER.encode(document) + b"\n"
 
@@ -50,25 +53,37 @@ def parse(type_: type[_Type], data: bytes, where: str, *, limit_bytes: int = MAX
         FormatError: The bytes are not a lawful document of this type; the message names `where` and the place.
     """
     if len(data) > limit_bytes:
-        raise FormatError(f"document too large: {where}: expected at most {limit_bytes} bytes, found {len(data)}")
+        message = f"document too large: {where}: expected at most {limit_bytes} bytes, found {len(data)}"
+        raise FormatError(message, where=where)
     try:
-        text = data.decode("utf-8")
+        value = msgspec.json.decode(data, type=type_, strict=True)
+        if isinstance(value, msgspec.Struct) and canonical_bytes(value) == data and not _LONG_NUMBER.search(data):
+            # Written back, it is the same to the last byte: nothing was dropped, doubled, rounded or guessed. This
+            # saves a manifest of 4,096 artifacts a tenth of a second; what is spelled otherwise takes the long way.
+            return value
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass  # the long way says what is wrong
+    try:
+        return _parse_strictly(type_, data)
     except UnicodeDecodeError as error:
-        raise FormatError(f"document is not UTF-8: {where}: byte {error.start}") from error
-    try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_unique_pairs,
-            parse_constant=_refuse_constant,
-            parse_int=_bounded_integer,
-            parse_float=_finite_float,
-        )
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"document is not lawful JSON: {where}: {error}") from error
-    try:
-        return msgspec.convert(value, type_, strict=True)
+        raise FormatError(f"document is not UTF-8: {where}: byte {error.start}", where=where) from error
     except msgspec.ValidationError as error:
-        raise FormatError(f"document does not fit its schema: {where}: {error}") from error
+        raise FormatError(f"document does not fit its schema: {where}: {error}", where=where) from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"document is not lawful JSON: {where}: {error}", where=where) from error
+
+
+def _parse_strictly(type_: type[_Type], data: bytes) -> _Type:
+    value = json.loads(
+        data.decode("utf-8"),
+        object_pairs_hook=_unique_pairs,
+        parse_constant=_refuse_constant,
+        parse_int=_bounded_integer,
+        parse_float=_finite_float,
+    )
+    # Escapes can smuggle in half a surrogate pair, which is no character; it cannot be written back.
+    _ENCODER.encode(value)
+    return msgspec.convert(value, type_, strict=True)
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -76,16 +91,8 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if key in mapping:
             raise ValueError(f"duplicate key {key!r}")
-        _check_text(key)
-        if isinstance(value, str):
-            _check_text(value)
         mapping[key] = value
     return mapping
-
-
-def _check_text(text: str) -> None:
-    if not text.isascii() and any(0xD800 <= ord(character) <= 0xDFFF for character in text):
-        raise ValueError(f"lone surrogate in {text[:40]!r}")
 
 
 def _refuse_constant(text: str) -> Any:

@@ -63,13 +63,17 @@ class FormatError(LastgoodError):
     Args:
         message: The fact and the place.
         reason: The finding code that a verifier reports for it.
+        where: The key of the document, where it is known.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, reason: Reason | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, reason: Reason | None = None, where: str | None = None, hint: str | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
+        self.where = where
 
 
 class StoreError(LastgoodError):

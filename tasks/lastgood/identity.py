@@ -20,6 +20,9 @@ MAXIMUM_NAME_BYTES = 200
 MAXIMUM_KEY_BYTES = 1024
 
 _GENERATION = re.compile(r"(\d{8})-(\d{16})(?:~(.+))?", re.ASCII)
+# A manifest has up to a million keys, so they are searched by regular expressions, not character by character.
+_UNLAWFUL_COMPONENT = re.compile(r"(?:^|/)(\.{0,2})(?:/|\Z)")
+_UNLAWFUL_CHARACTER = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,13 +85,10 @@ def check_key(key: str) -> str:
     """
     if not key or len(key.encode("utf-8", "surrogatepass")) > MAXIMUM_KEY_BYTES:
         raise FormatError(f"key length out of range: expected 1..{MAXIMUM_KEY_BYTES} bytes, found {key[:80]!r}")
-    for part in key.split("/"):
-        if part in ("", ".", ".."):
-            raise FormatError(f"key escapes or is not canonical: component {part!r} in {key!r}")
-        if any(ord(character) < 32 or ord(character) == 127 or character == "\\" for character in part):
-            raise FormatError(f"key has a control character or backslash: {key!r}")
-        if any(0xD800 <= ord(character) <= 0xDFFF for character in part):
-            raise FormatError(f"key is not valid Unicode: {key!r}")
+    if (match := _UNLAWFUL_COMPONENT.search(key)) is not None:
+        raise FormatError(f"key escapes or is not canonical: component {match[1]!r} in {key!r}")
+    if (match := _UNLAWFUL_CHARACTER.search(key)) is not None:
+        raise FormatError(f"key has a control character, backslash or half a surrogate pair: {match[0]!r} in {key!r}")
     return key
 
 

@@ -143,7 +143,7 @@ class Release(Document, frozen=True, kw_only=True):
 
 
 class Passed(Document, frozen=True, kw_only=True):
-    """`proven/<generation>`: a full tier 2 restore passed; `record` is the key of the evidence."""
+    """`proven/<generation>`: a full tier 2 restore passed; `record` is the key of the evidence without its attempt."""
 
     generation: GenerationText
     record: Text

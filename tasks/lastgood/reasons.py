@@ -26,6 +26,11 @@ class _Explained(StrEnum):
 class Reason(_Explained):
     """Why a checkpoint, or a wish to resume it, is refused."""
 
+    @property
+    def blames_checkpoint(self) -> bool:
+        """Whether it speaks against the generation itself, so that a fail of tier 1 or 3 bars it."""
+        return self not in _BLAMES_SOMETHING_ELSE
+
     # What lies on storage (tier 1).
     COMMIT_MISSING = (
         "commit_missing",
@@ -184,6 +189,38 @@ class Reason(_Explained):
     RTO_EXCEEDED = "rto_exceeded", "recovery took longer than the objective allows: the phases say where"
 
 
+# Findings about a family, a wish or a drill: they refuse, but they say nothing against the generation's own bytes.
+_BLAMES_SOMETHING_ELSE = frozenset(
+    {
+        Reason.COMMIT_MISSING,
+        Reason.GENERATION_BURNED,
+        Reason.POINTER_STALE,
+        Reason.POINTER_DANGLING,
+        Reason.POINTER_UNCOMMITTED,
+        Reason.POINTER_MISMATCH,
+        Reason.POINTER_ROLLED_BACK,
+        Reason.POINTER_MALFORMED,
+        Reason.NAME_MALFORMED,
+        Reason.DECISION_MALFORMED,
+        Reason.GENERATION_FENCED,
+        Reason.GENERATION_BARRED,
+        Reason.GENERATION_NOT_PROVEN,
+        Reason.FAMILY_QUARANTINED,
+        Reason.RESUME_SUPERSEDED,
+        Reason.FRESH_REFUSED,
+        Reason.NOTHING_TO_RESUME,
+        Reason.SAVE_AFTER_RESUME_FAILED,
+        Reason.RESTORE_CRASHED,
+        Reason.RESTORE_TIMED_OUT,
+        Reason.TRACE_MISSING,
+        Reason.DRILL_NOT_RECOVERED,
+        Reason.RECOVERED_FROM_WRONG_GENERATION,
+        Reason.RPO_EXCEEDED,
+        Reason.RTO_EXCEEDED,
+    }
+)
+
+
 class NoteReason(_Explained):
     """What is worth saying and refuses nothing."""
 
@@ -204,4 +241,5 @@ class NoteReason(_Explained):
     TOPOLOGY_CHANGED = "topology_changed", "restored on another world size: proves only that"
     RECORD_EXISTS = "record_exists", "the same verdict was already on record"
     QUARANTINE_IN_FORCE = "quarantine_in_force", "the family goes on publishing under quarantine"
+    COMMIT_NOT_KEPT = "commit_not_kept", "a takeover or a rollback cut it; it stays as audit and is never offered"
     CLAIM_WITHOUT_DECISION = "claim_without_decision", "a start claimed a number and decided nothing; it cuts nothing"

@@ -13,10 +13,16 @@ from __future__ import annotations
 
 from lastgood.verify.generation import Depth, verify_generation
 from lastgood.verify.inspection import Inspection, inspector
+from lastgood.verify.pointers import repair_pointers, verify_family
+from lastgood.verify.rendering import render_verdict, to_json
 
 __all__ = [
     "Depth",
     "Inspection",
     "inspector",
+    "render_verdict",
+    "repair_pointers",
+    "to_json",
+    "verify_family",
     "verify_generation",
 ]

@@ -39,7 +39,7 @@ from lastgood.verify.reading import (
     StoredCommit,
     list_artifacts,
     read_commit_marker,
-    read_optional,
+    read_document,
     read_stored_manifest,
 )
 
@@ -326,10 +326,10 @@ class _Verification:
 
     def _resumed(self) -> _Predecessor:
         key = self._keys.resume(self._generation.incarnation)
-        data = read_optional(self._store, key)
-        if data is None:
-            return _Predecessor(name="nothing (no resume record)", digest=None, offender=None)
         try:
+            data = read_document(self._store, key)
+            if data is None:
+                return _Predecessor(name="nothing (no resume record)", digest=None, offender=None)
             record = documents.parse(ResumeRecord, data, key)
         except FormatError as error:
             return _Predecessor(name=f"nothing ({error.message})", digest=None, offender=key)

@@ -17,10 +17,19 @@ from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, Manifest, manifest_digest, parse_manifest
 from lastgood.markers import Commit
 from lastgood.protocol.requests import MAXIMUM_PROTOCOL_DOCUMENT_BYTES
-from lastgood.stores.port import DocumentStore, ObjectKind, Store, StoredObject
+from lastgood.stores.port import ObjectKind, Store, StoredObject
 from lastgood.verdict import Finding, Reason
 
-__all__ = ["Listing", "StoredCommit", "StoredManifest", "list_artifacts", "read_commit_marker", "read_stored_manifest"]
+__all__ = [
+    "Listing",
+    "StoredCommit",
+    "StoredManifest",
+    "ancestors",
+    "list_artifacts",
+    "read_commit_marker",
+    "read_document",
+    "read_stored_manifest",
+]
 
 Listing: TypeAlias = Mapping[str, StoredObject]
 """Path relative to the generation's directory → what lies there; directories are not listed."""
@@ -65,7 +74,7 @@ def read_commit_marker(store: Store, keys: FamilyKeys, generation: GenerationId)
     """
     key = keys.commit(generation)
     try:
-        data = _read_document(store, key, MAXIMUM_PROTOCOL_DOCUMENT_BYTES)
+        data = read_document(store, key)
         if data is None:
             finding = Finding(
                 reason=Reason.COMMIT_MISSING, message=f"commit marker missing: {key}: object not found", offender=key
@@ -109,7 +118,7 @@ def read_stored_manifest(
     key = keys.manifest(generation)
     digest = None
     try:
-        data = _read_document(store, key, MAXIMUM_MANIFEST_BYTES)
+        data = read_document(store, key, limit_bytes=MAXIMUM_MANIFEST_BYTES)
         if data is None:
             message = f"manifest missing: {key}: object not found"
             finding = Finding(reason=Reason.MANIFEST_MISSING, message=message, offender=key)
@@ -153,8 +162,13 @@ def _strangers(manifest: Manifest, keys: FamilyKeys, generation: GenerationId, k
     return tuple(findings)
 
 
-def _read_document(store: Store, key: str, limit_bytes: int) -> bytes | None:
-    """The bytes under a key; FormatError when the object itself, not the store, is what cannot be read."""
+def read_document(store: Store, key: str, *, limit_bytes: int = MAXIMUM_PROTOCOL_DOCUMENT_BYTES) -> bytes | None:
+    """The bytes under a key, or None.
+
+    Raises:
+        FormatError: The object itself is what cannot be read: no regular file, or too long.
+        StoreError: The store could not tell.
+    """
     try:
         return store.get(key, limit_bytes=limit_bytes)
     except StorePermanentError:
@@ -162,16 +176,8 @@ def _read_document(store: Store, key: str, limit_bytes: int) -> bytes | None:
         if found is None or (found.kind is ObjectKind.FILE and found.bytes <= limit_bytes):
             raise
         what = f"{found.bytes} bytes" if found.kind is ObjectKind.FILE else f"no regular file ({found.kind})"
-        raise FormatError(f"not a document: {key}: expected at most {limit_bytes} bytes, found {what}") from None
-
-
-def read_optional(store: DocumentStore, key: str) -> bytes | None:
-    """A small document of ours, or None.
-
-    Raises:
-        StoreError: The store could not tell.
-    """
-    return store.get(key, limit_bytes=MAXIMUM_PROTOCOL_DOCUMENT_BYTES)
+        message = f"not a document: {key}: expected at most {limit_bytes} bytes, found {what}"
+        raise FormatError(message, where=key) from None
 
 
 def list_artifacts(store: Store, prefix: str, manifest: Manifest) -> Listing:

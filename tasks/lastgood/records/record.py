@@ -1,0 +1,277 @@
+"""The record of one gate run: a document that is created once under its key and never changed.
+
+Decides what a record says and where it lies: `records/<generation>/<manifest>-tier<n>-<attempt>.json`. Leaves what a
+verdict changes to `keeping`. Rules: storage is the truth and any index is rebuilt from it; attempts order records,
+clocks do not. Source: DESIGN.md §8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta
+
+from lastgood import documents
+from lastgood.documents import Document
+from lastgood.errors import FormatError
+from lastgood.identity import FamilyKeys, GenerationId
+from lastgood.manifest import Count, GenerationText, Text
+from lastgood.markers import DigestText
+from lastgood.stores.port import DocumentStore
+from lastgood.verdict import Rung, Tier, Verdict
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Measurements",
+    "Record",
+    "RecordName",
+    "list_records",
+    "newest_record",
+    "newest_records",
+    "next_attempt",
+    "read_record",
+]
+
+SCHEMA_VERSION = 1
+MAXIMUM_RECORD_BYTES = 64 * 2**20
+MANIFEST_DIGITS = 16
+MAXIMUM_GENERATIONS_SEARCHED = 1000
+
+Seconds = Annotated[float, Meta(ge=0.0)]
+Attempt = Annotated[int, Meta(ge=1, le=10**9 - 1)]
+
+_NAME = re.compile(r"([0-9a-f]{16}|unread)-tier([123])-(\d{4,9})\.json", re.ASCII)
+
+
+class Measurements(Document, frozen=True, kw_only=True):
+    """What a gate run took; null is "not measured", never zero.
+
+    Args:
+        seconds: The whole run.
+        read_bytes: Bytes of payload that were read.
+        discovery_seconds: From the restart to a decision about what to load (tiers 2 and 3).
+        load_seconds: From that decision to loaded state.
+        first_step_seconds: From loaded state to the end of the first optimizer step.
+        rpo_loss_steps: Completed steps that the recovery lost (tier 3).
+        rto_seconds: From the kill to the end of the first optimizer step (tier 3).
+        phases: Further named spans, in seconds, `unaccounted` among them.
+    """
+
+    seconds: Seconds | None = None
+    read_bytes: Count | None = None
+    discovery_seconds: Seconds | None = None
+    load_seconds: Seconds | None = None
+    first_step_seconds: Seconds | None = None
+    rpo_loss_steps: Count | None = None
+    rto_seconds: Seconds | None = None
+    phases: dict[str, Seconds] = {}
+
+
+class Record(Document, frozen=True, kw_only=True):
+    """One gate run.
+
+    Args:
+        schema_version: Of this document.
+        family: The family.
+        generation: What was judged.
+        manifest: Digest of the manifest it was judged by, or null when none could be read.
+        attempt: 1 and up, under (generation, manifest, tier).
+        verdict: Everything that was checked.
+        started_at: Aware.
+        finished_at: Aware.
+        host: Where the gate ran.
+        lastgood: The version that ran it.
+        measurements: What it took.
+    """
+
+    schema_version: Annotated[int, Meta(ge=1, le=SCHEMA_VERSION)]
+    family: Text
+    generation: GenerationText
+    manifest: DigestText | None
+    attempt: Attempt
+    verdict: Verdict
+    started_at: datetime
+    finished_at: datetime
+    host: Text
+    lastgood: Text
+    measurements: Measurements
+
+    @property
+    def tier(self) -> Tier:
+        return self.verdict.tier
+
+    @property
+    def rung(self) -> Rung:
+        return self.verdict.rung
+
+    @property
+    def name(self) -> RecordName:
+        return RecordName.of(GenerationId.parse(self.generation), self.manifest, self.tier, self.attempt)
+
+    def says_the_same(self, other: Record) -> bool:
+        """Whether both carry one verdict: same outcome and the same findings, whatever they took and when."""
+        mine, theirs = self.verdict, other.verdict
+        return (mine.tier, mine.rung, mine.outcome, _named(mine)) == (
+            theirs.tier,
+            theirs.rung,
+            theirs.outcome,
+            _named(theirs),
+        )
+
+
+def _named(verdict: Verdict) -> frozenset[tuple[str, str]]:
+    return frozenset((finding.reason, finding.offender) for finding in verdict.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class RecordName:
+    """Where a record lies.
+
+    Args:
+        generation: What was judged.
+        manifest: The first 16 hexadecimal digits of the manifest's digest, or `unread`.
+        tier: The gate.
+        attempt: 1 and up.
+    """
+
+    generation: GenerationId
+    manifest: str
+    tier: Tier
+    attempt: int
+
+    @classmethod
+    def of(cls, generation: GenerationId, manifest: str | None, tier: Tier, attempt: int) -> RecordName:
+        digits = manifest.partition(":")[2][:MANIFEST_DIGITS] if manifest else "unread"
+        return cls(generation=generation, manifest=digits, tier=tier, attempt=attempt)
+
+    @classmethod
+    def parse(cls, generation: GenerationId, text: str) -> RecordName:
+        """Read an object's name under `records/<generation>/`.
+
+        Raises:
+            FormatError: The name is spelled in any other way.
+        """
+        match = _NAME.fullmatch(text)
+        if match is None or int(match[3]) == 0:
+            raise FormatError(f"not a record's name: {text!r}")
+        return cls(generation=generation, manifest=match[1], tier=Tier(int(match[2])), attempt=int(match[3]))
+
+    def prefix(self, keys: FamilyKeys) -> str:
+        """The key without the attempt."""
+        return f"{keys.records}/{self.generation}/{self.manifest}-tier{int(self.tier)}"
+
+    def key(self, keys: FamilyKeys) -> str:
+        return f"{self.prefix(keys)}-{self.attempt:04d}.json"
+
+
+def next_attempt(
+    store: DocumentStore, keys: FamilyKeys, generation: GenerationId, manifest: str | None, tier: Tier
+) -> int:
+    """The attempt of a new gate run: one above the newest on record of this generation, manifest and tier."""
+    own = RecordName.of(generation, manifest, tier, 1)
+    return 1 + max(
+        (
+            name.attempt
+            for name in _names(store, keys, generation)
+            if (name.manifest, name.tier) == (own.manifest, tier)
+        ),
+        default=0,
+    )
+
+
+def list_records(
+    store: DocumentStore, keys: FamilyKeys, *, generation: GenerationId | None = None
+) -> tuple[Record, ...]:
+    """Every record of a family, or of one generation, by generation, manifest, tier and attempt.
+
+    Raises:
+        FormatError: A record is not lawful.
+        StoreError: The store could not tell.
+    """
+    generations = [generation] if generation is not None else _judged(store, keys)
+    return tuple(_read(store, keys, name) for judged in generations for name in sorted(_names(store, keys, judged)))
+
+
+def newest_record(
+    store: DocumentStore, keys: FamilyKeys, generation: GenerationId, tier: Tier, *, manifest: str | None = None
+) -> Record | None:
+    """The record of the highest attempt of one generation and tier, or None.
+
+    Args:
+        store: Where.
+        keys: The family.
+        generation: What was judged.
+        tier: The gate.
+        manifest: Only records of the manifest with this digest.
+
+    Raises:
+        FormatError: The record is not lawful.
+        StoreError: The store could not tell.
+    """
+    wanted = RecordName.of(generation, manifest, tier, 1).manifest if manifest else None
+    names = [
+        name
+        for name in _names(store, keys, generation)
+        if name.tier is tier and (wanted is None or name.manifest == wanted)
+    ]
+    return _read(store, keys, max(names, key=lambda name: name.attempt)) if names else None
+
+
+def newest_records(store: DocumentStore, keys: FamilyKeys) -> Mapping[Tier, Record]:
+    """Of each tier, the newest record of the newest generation that has one, among the 1,000 judged last.
+
+    Raises:
+        FormatError: One of them is not lawful.
+        StoreError: The store could not tell.
+    """
+    found: dict[Tier, Record] = {}
+    for generation in reversed(_judged(store, keys)[-MAXIMUM_GENERATIONS_SEARCHED:]):
+        names = sorted(_names(store, keys, generation), key=lambda name: name.attempt)
+        for tier, name in {name.tier: name for name in names}.items():
+            if tier not in found:
+                found[tier] = _read(store, keys, name)
+        if len(found) == len(Tier):
+            break
+    return dict(sorted(found.items()))
+
+
+def read_record(data: bytes, where: str) -> Record:
+    """Read one record strictly.
+
+    Raises:
+        FormatError: Not a lawful record.
+    """
+    record = documents.parse(Record, data, where, limit_bytes=MAXIMUM_RECORD_BYTES)
+    if record.started_at.tzinfo is None or record.finished_at.tzinfo is None:
+        raise FormatError(f"time without zone: {where}", where=where)
+    return record
+
+
+def _judged(store: DocumentStore, keys: FamilyKeys) -> list[GenerationId]:
+    found = []
+    for name in store.names(keys.records).directories:
+        try:
+            found.append(GenerationId.parse(name))
+        except FormatError:
+            continue  # nothing of ours writes there
+    return sorted(found)
+
+
+def _names(store: DocumentStore, keys: FamilyKeys, generation: GenerationId) -> Iterator[RecordName]:
+    for text in store.names(f"{keys.records}/{generation}").files:
+        try:
+            yield RecordName.parse(generation, text)
+        except FormatError:
+            continue  # a log that a gate left beside its record
+
+
+def _read(store: DocumentStore, keys: FamilyKeys, name: RecordName) -> Record:
+    key = name.key(keys)
+    data = store.get(key, limit_bytes=MAXIMUM_RECORD_BYTES)
+    if data is None:
+        raise FormatError(f"record vanished: {key}: records are never deleted", where=key)
+    return read_record(data, key)
