@@ -37,7 +37,6 @@ from lastgood.digest import (
     hash_bytes,
     hash_file,
     hash_files,
-    open_regular,
 )
 
 BOTH = (Algorithm.BLAKE3, Algorithm.SHA256)
@@ -312,28 +311,36 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(
     assert changed.is_set()
 
 
-def test_a_copy_goes_through_short_writes_and_names_a_full_disk(tmp_path: Path) -> None:
-    """A pipe takes 64 KiB at a time, /dev/full takes nothing: neither may lose a byte in silence."""
+def test_a_read_that_ends_early_is_an_error_though_the_file_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system may report the old length of a file that another host cut."""
+    path = write(tmp_path / "stale", pattern(5000))
+    real = os.preadv
+    monkeypatch.setattr(
+        os, "preadv", lambda fd, buffers, offset: 0 if offset else real(fd, [buffers[0][:3000]], offset)
+    )
+    with pytest.raises(FileChanged, match=r"stale: expected 5000 bytes .* found 3000 bytes"):
+        hash_file(path)
+
+
+def test_a_copy_goes_through_short_writes_and_names_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write may take less than it was given, and /dev/full takes nothing: neither may lose a byte in silence."""
     data = os.urandom(300_000)
-    source = open_regular(write(tmp_path / "source", data))
-    reading, writing = os.pipe()
-    received = bytearray()
-
-    def drain() -> None:
-        while part := os.read(reading, 10_000):
-            received.extend(part)
-
-    drainer = threading.Thread(target=drain)
-    drainer.start()
-    assert copy_and_hash(source, writing, BOTH, size_bytes=len(data)) == expected(data)
-    os.close(writing)
-    drainer.join(timeout=20)
-    assert received == data
-    full = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(OSError, match="No space left"):
-        copy_and_hash(source, full)
-    for fd in (source, reading, full):
-        os.close(fd)
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, part: real(fd, part[:70_000]))
+    write(tmp_path / "source", data)
+    with (
+        (tmp_path / "source").open("rb") as source,
+        (tmp_path / "copy").open("wb") as copy,
+        open("/dev/full", "wb", buffering=0) as full,
+    ):
+        assert copy_and_hash(source.fileno(), copy.fileno(), BOTH, size_bytes=len(data)) == expected(data)
+        with pytest.raises(OSError, match="No space left"):
+            copy_and_hash(source.fileno(), full.fileno())
+    assert (tmp_path / "copy").read_bytes() == data
 
 
 # --- keys beneath a root
@@ -422,7 +429,12 @@ def test_parallel_equals_one_shot_in_the_order_of_the_requests(
     assert results == [expected(data, algorithms) for data in contents]
 
 
-@given(lengths=st.lists(st.one_of(st.none(), st.integers(0, 2**36)), max_size=300), jobs=st.integers(1, 64))
+@given(
+    lengths=st.lists(st.one_of(st.none(), st.integers(0, 2**36), st.sampled_from([0, 2**20, 2**25 - 1, 2**25]))),
+    jobs=st.one_of(st.integers(1, 4), st.integers(1, 64)),
+)
+@example(lengths=[2**30] * 3, jobs=2)
+@example(lengths=[0] * 300, jobs=2)
 def test_a_plan_holds_every_file_once_and_splits_only_the_last_large_ones(lengths: list[int | None], jobs: int) -> None:
     """Law: the batches partition the requests; fewer files than jobs are spread, and none of them in a small batch."""
     requests = [HashRequest(path="x", size_bytes=length) for length in lengths]
