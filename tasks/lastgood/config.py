@@ -24,7 +24,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -39,6 +39,7 @@ DEFAULT_FILE = "lastgood.toml"
 
 Positive = Annotated[float, Meta(gt=0.0, le=10_000_000.0)]
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
+_Table = TypeVar("_Table", bound=Document)
 VariableName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -127,18 +128,27 @@ def read_configuration(path: Path) -> Configuration:
         raise UsageError(f"configuration not found: {path}", hint="name it with --config FILE") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"configuration cannot be read: {path}: {error}") from None
-    try:
-        configuration = msgspec.convert(document, Configuration, strict=True)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"configuration is wrong: {path}: {error}", hint=_suggest(str(error))) from None
+    declared = document.pop("families", {})
+    _convert(document, Configuration, path, "the file")
+    if not isinstance(declared, dict):
+        raise UsageError(f"configuration is wrong: {path}: families: expected tables [families.NAME]")
     families = {}
-    for name, settings in configuration.families.items():
+    for name, table in declared.items():
         try:
             check_family_name(name)
         except FormatError as error:
             raise UsageError(f"configuration is wrong: {path}: families: {error.message}") from None
+        settings = _convert(table, FamilySettings, path, f"families.{name}")
         families[name] = _anchored(settings, path.absolute().parent)
     return Configuration(families=families)
+
+
+def _convert(table: object, kind: type[_Table], path: Path, place: str) -> _Table:
+    # One table at a time: msgspec names the path inside a table, but not the key of the mapping that holds it.
+    try:
+        return msgspec.convert(table, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"configuration is wrong: {path}: {place}: {error}", hint=_suggest(str(error))) from None
 
 
 def _anchored(settings: FamilySettings, base: Path) -> FamilySettings:

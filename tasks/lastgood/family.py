@@ -9,14 +9,15 @@ from __future__ import annotations
 import getpass
 import secrets
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lastgood.errors import StorePermanentError, StoreTransientError, UsageError
 from lastgood.identity import GenerationId
 from lastgood.location import Location
-from lastgood.manifest import Manifest
+from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, Manifest, manifest_digest
 from lastgood.markers import Commit, Refusal, Release
 from lastgood.protocol import (
     Choice,
@@ -32,10 +33,15 @@ from lastgood.protocol import (
     take_survey,
 )
 from lastgood.protocol.survey import RefusalName
-from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason
-from lastgood.verify import Inspection, verify_generation
+from lastgood.records import Measurements, Record, keep_verdict, newest_record
+from lastgood.stores.port import Progress
+from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict
+from lastgood.verify import Depth, Inspection, verify_generation
 
 __all__ = ["Family", "Offer"]
+
+MAXIMUM_GENERATIONS_SCANNED = 200
+"""How far back `newest_evidence` looks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +155,55 @@ class Family:
             message = f"no tier 1 record: {generation}: sizes were compared, bytes were not read"
             notes.append(Note(reason=NoteReason.COMMITTED_UNVERIFIED, message=message, offender=str(generation)))
         return tuple(notes)
+
+    def verify(
+        self,
+        generation: GenerationId,
+        *,
+        depth: Depth = Depth.FULL,
+        progress: Progress | None = None,
+        keep: bool = True,
+    ) -> Verdict:
+        """Tier 1 of one generation, with its evidence kept.
+
+        Args:
+            generation: Which.
+            depth: How far to look.
+            progress: Told how many bytes have been read so far.
+            keep: Record the verdict and let it take effect.
+
+        Raises:
+            UsageError: Nothing of that name was ever published.
+        """
+        begin, clock = self._now(), time.monotonic()
+        verdict = verify_generation(self._store, self._keys, generation, depth=depth, progress=progress)
+        if keep:
+            data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
+            keep_verdict(
+                self._store,
+                self._keys,
+                verdict,
+                generation=generation,
+                manifest=manifest_digest(data) if data is not None else None,
+                started_at=begin,
+                measurements=Measurements(seconds=time.monotonic() - clock),
+                now=self._now,
+            )
+        return verdict
+
+    def newest_evidence(self) -> Mapping[Tier, Record]:
+        """Per tier, the newest record of the newest generation that has one."""
+        newest: dict[Tier, Record] = {}
+        judged = sorted(self._store.names(self._keys.records).directories, reverse=True)
+        for name in judged[:MAXIMUM_GENERATIONS_SCANNED]:
+            for tier in Tier:
+                if tier not in newest:
+                    record = newest_record(self._store, self._keys, GenerationId.parse(name), tier)
+                    if record is not None:
+                        newest[tier] = record
+            if len(newest) == len(Tier):
+                break
+        return newest
 
     def rollback(self, target: GenerationId, *, reason: str) -> int:
         """Go back to a generation on purpose; returns the incarnation number that decided it.

@@ -128,7 +128,7 @@ class Reason(_Explained):
         "fresh_refused",
         "the family holds commits: step zero would lose them; fix the cause or roll back on purpose",
     )
-    NOTHING_TO_RESUME = "nothing_to_resume", "pass --allow-fresh for the very first start of a family"
+    NOTHING_TO_RESUME = "nothing_to_resume", "`lastgood status` says why; --allow-fresh is for the very first start of a family"
     # Loading (tier 2).
     KEY_MISSING = (
         "key_missing",

@@ -1,9 +1,9 @@
 """What a power cut may leave behind: every legal loss and reordering of what was not flushed.
 
 The model is weaker than any real file system, so that what holds here holds there: a file's bytes are durable only
-after the file was flushed (before: none, half or all of them); a name is durable only after its directory was flushed; names
-that were not flushed survive or vanish independently of each other and of their order. A rename is one change. Flushing
-a directory does not flush its own name in the directory above.
+after the file was flushed (before: none, half or all of them); a name is durable only after its directory was flushed;
+names that were not flushed survive or vanish independently of each other and of their order. A rename is one change.
+Flushing a directory does not flush its own name in the directory above.
 """
 
 from __future__ import annotations

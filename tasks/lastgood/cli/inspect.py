@@ -94,7 +94,7 @@ def _text(location: Location, manifest: Manifest, state: str) -> str:
         f"  state       {state}; {job.purpose}",
         f"  step        {manifest.step} completed"
         + "".join(f"; {c.name} {c.value} ({c.names})" for c in job.counters if c.name != "optimizer_step"),
-        f"  saved       {age(manifest.created_at)}, {manifest.created_at.isoformat()}, incarnation {manifest.incarnation}",
+        f"  saved       {age(manifest.created_at)}, {manifest.created_at.isoformat()}, life {manifest.incarnation}",
         f"  topology    {job.topology.world_size} ranks, {job.topology.strategy}" + (f" ({layout})" if layout else ""),
         f"  model       {job.model.name} ({job.model.revision})",
         f"  tokenizer   {tokenizer}",

@@ -72,10 +72,7 @@ def exec_command(uri: str, policy: str, deep: bool, allow_fresh: bool, command: 
     explain(offer)
     fresh = allow_fresh and offer.lineage_is_empty
     if offer.uri is None and not fresh:
-        if offer.lineage_is_empty:
-            complain("nothing started", Reason.NOTHING_TO_RESUME.hint)
-        else:
-            complain("nothing started", Reason.FRESH_REFUSED.hint if allow_fresh else None)
+        complain("nothing started", Reason.FRESH_REFUSED.hint if allow_fresh else None)
         return EXIT_NOTHING
     arguments = [argument.replace("{generation}", offer.uri or "") for argument in command]
     sys.stdout.flush()

@@ -14,8 +14,8 @@ from lastgood.errors import LastgoodError, UsageError
 from lastgood.family import Family, Offer
 from lastgood.location import Location, locate
 from lastgood.protocol import Survey
-from lastgood.records import Record, newest_records
-from lastgood.verdict import Note, Tier
+from lastgood.records import Record
+from lastgood.verdict import Note, NoteReason, Tier
 
 __all__ = ["status_command"]
 
@@ -75,7 +75,7 @@ def _report(location: Location) -> dict[str, Any]:
         "malformed": list(survey.malformed),
         "findings": list(offer.findings),
         "notes": [*offer.notes, *_claims(survey)],
-        "evidence": _evidence(newest_records(location.store, location.keys)),
+        "evidence": _evidence(family.newest_evidence()),
     }
 
 
@@ -92,8 +92,6 @@ def _described(offer: Offer) -> dict[str, Any] | None:
 
 
 def _claims(survey: Survey) -> list[Note]:
-    from lastgood.verdict import NoteReason
-
     bare = [number for number in survey.claims.claims if number > survey.cut.decided_by]
     return [
         Note(

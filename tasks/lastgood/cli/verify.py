@@ -9,9 +9,8 @@ from lastgood.errors import StorePermanentError, UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
 from lastgood.location import Location, locate
-from lastgood.records import keep_verdict
 from lastgood.verdict import Outcome, Verdict
-from lastgood.verify import Depth, render_verdict, repair_pointers, verify_family, verify_generation
+from lastgood.verify import Depth, render_verdict, repair_pointers, verify_family
 
 __all__ = ["verify_command"]
 
@@ -29,7 +28,8 @@ def verify_command(uri: str, every: bool, metadata: bool, repair: bool, no_recor
     The verdict is recorded: a fail bars the generation until an operator rolls back or publishes a newer one.
     """
     location = locate(uri)
-    if not Family(location).exists():
+    family = Family(location)
+    if not family.exists():
         raise UsageError(f"not a lastgood family: {location.family_uri}")
     if repair:
         if location.generation is not None:
@@ -41,10 +41,7 @@ def verify_command(uri: str, every: bool, metadata: bool, repair: bool, no_recor
     for generation in _chosen(location, every):
         depth = Depth.METADATA if metadata else Depth.FULL
         with progress_bar(f"verify {generation}", _bytes(location, generation)) as progress:
-            verdict = verify_generation(location.store, location.keys, generation, depth=depth, progress=progress)
-        if not no_record:
-            keep_verdict(location.store, location.keys, verdict, generation=generation)
-        verdicts.append(verdict)
+            verdicts.append(family.verify(generation, depth=depth, progress=progress, keep=not no_record))
     if as_json:
         emit_json(verdicts if len(verdicts) > 1 else verdicts[0])
     else:
