@@ -193,7 +193,8 @@ class Artifact(Document, frozen=True, kw_only=True):
     Args:
         path: Relative to the generation's directory.
         component: The kind of state it holds.
-        rank: The rank that owns it (a shard), or null for the whole job's.
+        rank: The rank that owns it (a shard), or null for the whole job's. What one rank owns, every rank owns: a
+            component with a shard of some ranks only is incomplete.
         bytes: Length in bytes.
         digests: One or more, each with its algorithm.
     """
@@ -395,6 +396,7 @@ def check_manifest(manifest: Manifest, where: str) -> None:
     if manifest.created_at.tzinfo is None:
         raise FormatError(f"time without zone: {where}: created_at {manifest.created_at.isoformat()}")
     _check_known(manifest.job, where)
+    _check_digests(manifest.artifacts, where)
     _check_paths((artifact.path for artifact in manifest.artifacts), where)
     _check_topology(manifest, where)
     _check_components(manifest, where)
@@ -416,6 +418,14 @@ def _texts(value: object, place: str) -> Iterable[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             yield from _texts(inner, f"{place}[{index}]")
+
+
+def _check_digests(artifacts: Iterable[Artifact], where: str) -> None:
+    for artifact in artifacts:
+        if len(artifact.digests) > 1:
+            kinds = [(digest.algorithm, digest.part_bytes) for digest in artifact.digests]
+            if len(set(kinds)) != len(kinds):
+                raise FormatError(f"digest given twice: {where}: {artifact.path}")
 
 
 def _check_paths(paths: Iterable[str], where: str) -> None:
@@ -449,7 +459,8 @@ def _check_topology(manifest: Manifest, where: str) -> None:
         if artifact.rank is not None and artifact.rank >= topology.world_size:
             raise FormatError(
                 f"rank outside the world: {where}: {artifact.path} belongs to rank {artifact.rank} "
-                f"of {topology.world_size}"
+                f"of {topology.world_size}",
+                reason=Reason.WORLD_SIZE_MISMATCH,
             )
     if manifest.expectations is not None:
         ranks = [entry.rank for entry in manifest.expectations.ranks]

@@ -187,7 +187,7 @@ def find_cut(keys: FamilyKeys, claims: ClaimNames, *, below: int | None = None) 
         where = keys.claim(number)
         claim = documents.parse(Claim, (yield from _get_kept(where)), where)
         if (claim.kind == "rollback") != (claim.rollback is not None):
-            raise FormatError(f"claim contradicts itself: {where}: kind {claim.kind} without its record")
+            raise FormatError(f"claim contradicts itself: {where}: kind {claim.kind} without its record", where=where)
         if claim.rollback is not None:
             return Cut(decided_by=number, keeps=_keeps(claim.rollback.keeps, number, where), rollback=True)
     return Cut(decided_by=0, keeps={0: None}, rollback=False)
@@ -196,7 +196,7 @@ def find_cut(keys: FamilyKeys, claims: ClaimNames, *, below: int | None = None) 
 def _get_kept(key: str) -> Steps[bytes]:
     data: bytes | None = yield Get(key)
     if data is None:
-        raise FormatError(f"document vanished: {key}: claims and decisions are never deleted")
+        raise FormatError(f"document vanished: {key}: claims and decisions are never deleted", where=key)
     return data
 
 
@@ -205,7 +205,7 @@ def _keeps(stored: Mapping[str, int], own: int, where: str) -> dict[int, int | N
     for text, step in stored.items():
         # Foreign generations have number 0. A number that is not older would lift or set a limit on its own decider.
         if (text != "0" and _NUMBER.fullmatch(text) is None) or int(text) >= own:
-            raise FormatError(f"not an older incarnation: {where}: keeps {text!r}")
+            raise FormatError(f"not an older incarnation: {where}: keeps {text!r}", where=where)
         keeps[int(text)] = step
     return keeps
 

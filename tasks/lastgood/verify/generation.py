@@ -299,7 +299,7 @@ class _Verification:
         finding = Finding(
             reason=Reason.COMMIT_CHAIN_BROKEN,
             message=message,
-            offender=predecessor.offender or key,
+            offender=key,
             expected=marker.previous,
             found=predecessor.digest,
         )
@@ -321,7 +321,7 @@ class _Verification:
             if stored.marker is not None and stored.marker.burned:
                 continue
             digest = commit_digest(stored.data) if stored.data is not None else None
-            return _Predecessor(name=str(other), digest=digest, offender=self._keys.commit(other))
+            return _Predecessor(name=str(other), digest=digest)
         return self._resumed()
 
     def _resumed(self) -> _Predecessor:
@@ -329,11 +329,11 @@ class _Verification:
         try:
             data = read_document(self._store, key)
             if data is None:
-                return _Predecessor(name="nothing (no resume record)", digest=None, offender=None)
+                return _Predecessor(name="nothing (no resume record)", digest=None)
             record = documents.parse(ResumeRecord, data, key)
         except FormatError as error:
-            return _Predecessor(name=f"nothing ({error.message})", digest=None, offender=key)
-        return _Predecessor(name=record.from_generation or "a fresh start", digest=record.from_commit, offender=key)
+            return _Predecessor(name=f"nothing ({error.message})", digest=None)
+        return _Predecessor(name=record.from_generation or "a fresh start", digest=record.from_commit)
 
     def _check_standing(self) -> None:
         """What the family says of this generation: kept or fenced, barred or not."""
@@ -363,7 +363,6 @@ class _Verification:
 class _Predecessor:
     name: str
     digest: str | None
-    offender: str | None
 
 
 class _Reading:
