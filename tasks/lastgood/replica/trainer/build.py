@@ -104,10 +104,12 @@ class Training:
 
     def digests(self) -> dict[str, str]:
         """Digests of this rank's whole state by kind, bit for bit; costs a pass over all of it."""
-        states = self.optimizer.state.values()
+        # In the model's order and by name: a loaded optimizer holds the same entries in an order of its own.
+        states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        moments = [state[name] for state in states for name in sorted(state)]
         kinds = {
             "model": (*self.parameters, *self.model.buffers()),
-            "optimizer": tuple(value for state in states for value in state.values() if isinstance(value, Tensor)),
+            "optimizer": tuple(moments),
             "ema": tuple(self.average.parameters()) if self.average is not None else (),
         }
         streams = repr((random.getstate(), self.augmentation.noise.bit_generator.state)).encode()
@@ -143,7 +145,7 @@ def build(settings: Settings, world: World) -> Training:
             world.device.type,
             init_scale=INITIAL_SCALE,
             growth_interval=GROWTH_INTERVAL,
-            enabled=settings.precision is Precision.FP16,
+            enabled=settings.precision is not Precision.BF16,
         ),
         accumulation=Accumulation(settings.microbatches),
         cursor=cursor,

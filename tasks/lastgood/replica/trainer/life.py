@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str], *, began_ns: int)
 def _live(settings: Settings, environ: Mapping[str, str], timeline: Timeline) -> None:
     fault = fault_from_environ(environ, is_replica=settings.is_replica)
     begin_ns = time.monotonic_ns()
-    _make_deterministic(settings)
+    _prepare(settings)
     with join(settings, environ) as world:
         timeline.add(Phase.JOIN, begin_ns, time.monotonic_ns())
         with timeline.phase(Phase.BUILD):
@@ -115,7 +116,9 @@ def _start(settings: Settings, environ: Mapping[str, str], world: World, reporte
     return run
 
 
-def _make_deterministic(settings: Settings) -> None:
+def _prepare(settings: Settings) -> None:
+    # torchdata 0.11 calls a function that torch 2.13 deprecates; may go with the release that does not.
+    warnings.filterwarnings("ignore", category=UserWarning, module="torchdata")
     torch.use_deterministic_algorithms(True)
     if settings.threads:
         torch.set_num_threads(settings.threads)

@@ -156,7 +156,7 @@ class Loop:
         with synchronise(training.model, last=last):
             with torch.autocast(device.type, _AUTOCAST[precision], enabled=precision is not Precision.FP32):
                 logits = training.model(tokens[:, :-1])
-            loss = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+            loss = functional.cross_entropy(logits.float(), tokens[:, 1:].flatten())
             training.scaler.scale(loss / self._settings.microbatches).backward()
         return loss.detach()
 

@@ -33,7 +33,7 @@ class ModelShape:
     width: int = 64
     layers: int = 2
     heads: int = 4
-    context: int = 64
+    context: int = 32
     dropout: float = 0.1
 
 
@@ -72,7 +72,7 @@ class ByteTransformer(nn.Module):
     """Next-byte prediction.
 
     `forward` takes int64 `[batch, time]` on the model's device, time ≤ context, and returns logits
-    `[batch, time, 256]`.
+    `[batch × time, 256]`.
     """
 
     tokens_seen: Tensor
@@ -100,5 +100,5 @@ class ByteTransformer(nn.Module):
         hidden = self.dropout(self.bytes(tokens) + self.positions(positions))
         for block in self.blocks:
             hidden = block(hidden, self.future[:time, :time])
-        logits: Tensor = self.head(self.norm(hidden))
+        logits: Tensor = self.head(self.norm(hidden).flatten(0, 1))
         return logits

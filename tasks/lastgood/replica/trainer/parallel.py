@@ -79,8 +79,6 @@ def share(model: ByteTransformer, settings: Settings, world: World) -> nn.Module
         case Strategy.DDP:
             return DistributedDataParallel(
                 model,
-                # Buffers advance alike on every rank; sending them would cost a message a microbatch.
-                broadcast_buffers=False,
                 find_unused_parameters=world.world_size > 2 and not settings.stock_ddp,
             )
         case Strategy.FSDP2:
