@@ -140,9 +140,11 @@ def run_command(command: Sequence[str | Path], *, directory: Path | None = None)
 
 
 def machine() -> str:
-    """One line about where this ran; the load says how far to trust a single round."""
-    cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores, load {os.getloadavg()[0]:.1f}"
+    """One line about where this ran, and whether wall times on it can be trusted."""
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    # Our own work is as many threads as there are cores; half as much again is a neighbour's.
+    busy = "; busy with other work, so that more threads gain little: repeat a miss" if load > 1.5 * cores else ""
+    return f"{cores} cores, load {load:.1f}{busy}"
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,14 +80,24 @@ def test_the_benchmarks_of_the_folder_are_found_by_name() -> None:
     assert {"verify-sha256", "verify-blake3", "verify-small-files", "verify-growth"} <= set(collect())
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
-def test_the_timed_verification_sees_a_flipped_byte(algorithm: Algorithm, tmp_path: Path) -> None:
+def test_the_timed_verification_sees_a_flipped_byte(tmp_path: Path) -> None:
     """A verification that compares nothing would be fast."""
-    files = bench_verify.listed(bench_verify.make_files(tmp_path / "files", count=5, size_bytes=4096), algorithm)
-    assert len({digest for _, digest in files.digests.values()}) == 5
-    bench_verify.verify(files)
-    with (tmp_path / "files" / "rank-00003.bin").open("r+b") as file:
-        file.seek(4000)
-        file.write(b"\0\0")
-    with pytest.raises(AssertionError):
-        bench_verify.verify(files)
+    built = bench_verify.build_small(tmp_path / "small", count=20, size_bytes=4096)
+    bench_verify.verify(built)
+    with (bench_verify.artifacts(built) / "extra" / "00003.bin").open("r+b") as file:
+        byte = file.read(1)
+        file.seek(0)
+        file.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(AssertionError, match="digest_mismatch"):
+        bench_verify.verify(built)
+
+
+@pytest.mark.parametrize(("algorithm", "program"), [(Algorithm.SHA256, "sha256sum"), (Algorithm.BLAKE3, "b3sum")])
+def test_the_peer_is_given_the_same_files_to_check(algorithm: Algorithm, program: str, tmp_path: Path) -> None:
+    """A peer with fewer files, or with checksums of others, would be no peer."""
+    built = bench_verify.build_small(tmp_path / "small", count=20, size_bytes=4096)
+    checks = bench_verify.write_checksums(built, tmp_path / "checks", algorithm)
+    assert len(checks.read_text().splitlines()) == 20
+    if shutil.which(program) is None:
+        pytest.skip(f"not installed: {program}")
+    run_command([program, "--check", "--quiet", checks], directory=bench_verify.artifacts(built))
