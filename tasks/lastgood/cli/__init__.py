@@ -2,8 +2,8 @@
 
 Decides how an answer reaches a person, a script and a shell: one JSON document with `--json`, text otherwise; stdout
 for the answer, stderr for everything else; exit codes 0 pass, 1 fail, 2 inconclusive or not run, 64 usage or
-configuration, 70 our own error. `latest` and `exec`: 1 nothing may be resumed, 2 could not tell. Commands are imported when they are
-called, because a launch script pays for the start of each.
+configuration, 70 our own error. `latest` and `exec`: 1 nothing may be resumed, 2 could not tell. Commands are imported
+when they are called, because a launch script pays for the start of each.
 """
 
 from __future__ import annotations
