@@ -53,7 +53,13 @@ class GenerationId:
                 "only foreign generations (incarnation 0) carry a name"
             )
         if self.name:
+            # It is one directory of the family and a part of one file name under each of our prefixes.
             check_key(self.name)
+            if "/" in self.name or self.name.startswith(".") or len(self.name.encode()) > MAXIMUM_NAME_BYTES:
+                raise FormatError(
+                    f"not a foreign generation's name: expected one visible path component of at most "
+                    f"{MAXIMUM_NAME_BYTES} bytes, found {self.name[:80]!r}"
+                )
 
     def __str__(self) -> str:
         suffix = f"~{self.name}" if self.name else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Literal
 
 from lastgood import documents
 from lastgood.errors import Fenced, ResumeRefused, StoreTransientError, UsageError
@@ -148,7 +149,7 @@ def gate(name: str, target: GenerationId, outcome: str, *, tier: int = 2) -> Act
 
 
 def refusal_of(by: str, target: GenerationId, tier: int) -> tuple[RefusalName, Refusal]:
-    source = "tier1" if tier == 1 else "tier2"
+    source: Literal["tier1", "tier2"] = "tier1" if tier == 1 else "tier2"
     refusal = Refusal(
         source=source, generation=str(target), reason="loss differs", findings=(), created_at=MOMENT, by=by
     )

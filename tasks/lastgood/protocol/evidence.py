@@ -70,7 +70,7 @@ def refuse(keys: FamilyKeys, name: RefusalName, refusal: Refusal) -> Steps[Refus
     data = documents.canonical_bytes(refusal)
     if (yield from create_ours(f"{keys.refusals}/{name}", data)):
         return name
-    own = replace(name, tag=hash_bytes(data, Algorithm.BLAKE3).value[:32])
+    own = replace(name, tag=hash_bytes(data, Algorithm.BLAKE3).value[:16])
     yield from create_ours(f"{keys.refusals}/{own}", data)
     return own
 
