@@ -1,0 +1,10 @@
+"""Tier 2: does this generation bring training back, in fresh processes that hold nothing else?
+
+- `supervisor`: the whole of one restore; start here.
+- `materialize`: a private copy of one generation, every byte of it hashed as it was written.
+- `compare`, `after_load`, `smoke`, `control`: from traces to checks, without touching anything.
+- `promises`, `divergence`, `evidence`: what was promised, how a difference is worded, what was left behind.
+- `rotation`: which generation to restore next.
+
+Nothing here opens a tensor: the replica does, in processes of its own, and its trace says what it found.
+"""

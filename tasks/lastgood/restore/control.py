@@ -1,0 +1,164 @@
+"""The checks against the live run: after the same step, does the resumed run stand where the uninterrupted one stood?
+
+Decides which values of two steps are compared, and how closely. Rules: the tolerance is the manifest's promise, fixed
+before either run made the step; positions and ids are equal or not; sums are as close as the weakest component that
+enters them promises; where the live trace ends, the comparison is not run and is named. The first place where two runs
+part is what matters, so one item is reported once, at its first step. Source: DESIGN.md §6.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from lastgood.manifest import Component, Determinism, Manifest
+from lastgood.replica.trace import Step
+from lastgood.restore.after_load import subject
+from lastgood.restore.divergence import Comparing, not_run, span
+from lastgood.restore.evidence import Evidence, Request
+from lastgood.restore.promises import Agreement, Promise, agreement, promise_of, weakest
+from lastgood.verdict import Check, Note, NoteReason, Reason, Rung
+
+__all__ = ["CONTROL_CHECKS", "control_checks"]
+
+Values = Mapping[str, object]
+
+
+class _Comparison(NamedTuple):
+    """One check: what it is about, what refuses, how closely, and the values of a step."""
+
+    component: Component | str
+    reason: Reason
+    promise: Callable[[Manifest], Promise]
+    values: Callable[[Step], Values]
+    first: int = 1
+    """The first step after the load that is compared; 2 where the step before decides the value."""
+
+
+def _of(component: Component) -> Callable[[Manifest], Promise]:
+    def promise(manifest: Manifest) -> Promise:
+        if any(entry.component is component for entry in manifest.job.absent):
+            return weakest(manifest)
+        return promise_of(manifest, component)
+
+    return promise
+
+
+def _exact_or_nothing(manifest: Manifest) -> Promise:
+    """Digests cannot be nearly equal."""
+    promise = weakest(manifest)
+    if promise.determinism is Determinism.TOLERANCE:
+        return Promise(determinism=Determinism.NONE, reason=f"digests cannot be nearly equal, and {promise.reason}")
+    return promise
+
+
+def _norm(step: Step) -> Values:
+    return {} if step.grad_norm is None else {"value": step.grad_norm}
+
+
+_COMPARISONS: Mapping[str, _Comparison] = {
+    "control_sample_ids": _Comparison(
+        Component.DATA,
+        Reason.SAMPLE_IDS_DIVERGED,
+        _of(Component.DATA),
+        lambda step: {"ids": step.sample_ids} if step.sample_ids else {},
+    ),
+    "control_rng_draws": _Comparison(
+        Component.RNG, Reason.RNG_DIVERGED, _of(Component.RNG), lambda step: dict(step.draws)
+    ),
+    "learning_rate_after_step": _Comparison(
+        Component.SCHEDULER,
+        Reason.LEARNING_RATE_DIVERGED,
+        _of(Component.SCHEDULER),
+        lambda step: dict(step.learning_rates),
+        first=2,
+    ),
+    "control_optimizer_steps": _Comparison(
+        Component.OPTIMIZER,
+        Reason.OPTIMIZER_STEP_DIVERGED,
+        lambda manifest: weakest(manifest),
+        lambda step: dict(step.optimizer_steps),
+    ),
+    "control_loss": _Comparison(
+        "loss", Reason.TRACE_DIVERGED, lambda manifest: weakest(manifest), lambda step: {"value": step.loss}
+    ),
+    "control_gradient_norm": _Comparison(
+        "gradient norm", Reason.TRACE_DIVERGED, lambda manifest: weakest(manifest), _norm
+    ),
+    "control_scalars": _Comparison(
+        Component.SCALER, Reason.TRACE_DIVERGED, _of(Component.SCALER), lambda step: dict(step.scalars)
+    ),
+    "control_digests": _Comparison(
+        "digests", Reason.TRACE_DIVERGED, _exact_or_nothing, lambda step: dict(step.digests)
+    ),
+}
+
+CONTROL_CHECKS = tuple(_COMPARISONS)
+"""Names of the checks that need a live trace; none of them is required, and each says whether it ran."""
+
+
+def control_checks(request: Request, evidence: Evidence) -> tuple[list[Check], list[Note]]:
+    """Compare every smoke step with the live run's own, as far as that goes."""
+    checks: list[Check] = []
+    notes: dict[Note, None] = {}
+    for name, comparison in _COMPARISONS.items():
+        check, said = _compare(request, evidence, name, comparison)
+        checks.append(check)
+        notes.update(dict.fromkeys(said))
+    live = sorted({number for steps in evidence.control.values() for number in steps})
+    ended = [number for number in request.smoke_steps if number not in live]
+    if ended:
+        notes[
+            Note(
+                reason=NoteReason.CONTROL_NOT_AVAILABLE,
+                message=f"live trace does not hold {span(ended, 'step')} of {subject(request.manifest)}",
+                offender="traces",
+            )
+        ] = None
+    return checks, list(notes)
+
+
+def _compare(
+    request: Request, evidence: Evidence, name: str, comparison: _Comparison
+) -> tuple[Check, tuple[Note, ...]]:
+    if request.rung is Rung.TOPOLOGY_CHANGE:
+        return not_run(name, "the live run had another world size"), ()
+    comparing = Comparing(name, comparison.component, subject(request.manifest))
+    promise = comparison.promise(request.manifest)
+    parted: set[tuple[int, str]] = set()
+    compared: set[int] = set()
+    for rank, live, own in _pairs(request, evidence, comparison.first):
+        expected, found = comparison.values(live), comparison.values(own)
+        for item in sorted(expected.keys() & found.keys()):
+            compared.add(own.step)
+            if (rank, item) in parted:
+                continue
+            if agreement(expected[item], found[item], promise) is not Agreement.SAME:
+                parted.add((rank, item))
+            comparing.expect(
+                comparison.reason, f"{item} of step {own.step}", expected[item], found[item], rank=rank, promise=promise
+            )
+    if not compared:
+        return not_run(name, _nothing(request, evidence, comparison)), ()
+    detail = f"{span(compared, 'step')} on {len(evidence.control)} ranks: {promise}"
+    return comparing.check(detail), comparing.notes
+
+
+def _pairs(request: Request, evidence: Evidence, first: int) -> Iterator[tuple[int, Step, Step]]:
+    """Rank, the live run's step, the resumed run's same step; in the order of steps."""
+    for number in request.smoke_steps[first - 1 :]:
+        for rank in request.ranks:
+            live = evidence.control.get(rank, {}).get(number)
+            own = evidence.ranks[rank].steps.get(number) if rank in evidence.ranks else None
+            if live is not None and own is not None:
+                yield rank, live, own
+
+
+def _nothing(request: Request, evidence: Evidence, comparison: _Comparison) -> str:
+    if evidence.control_trouble is not None:
+        return f"the live trace cannot be read: {evidence.control_trouble}"
+    if not any(evidence.control.values()):
+        return f"the live trace ends before step {request.manifest.step + 1}"
+    if not any(True for _ in _pairs(request, evidence, comparison.first)):
+        return f"the live trace and the replica share no step from {request.manifest.step + comparison.first} on"
+    return f"the steps hold no {comparison.component} to compare"

@@ -1,0 +1,137 @@
+"""What a restore left behind, as values: how the replica ended, what each rank reported, and what the live run did.
+
+Decides how one rank's records are read: its last life, one record a kind, steps by number. Leaves finding and reading
+the traces to `supervisor` and judging them to `compare`. Steps count *completed* optimizer steps throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lastgood.manifest import Manifest
+from lastgood.replica.trace import Discovered, Loaded, Refused, Saved, Started, Step, Stopped, TraceRecord
+from lastgood.verdict import Rung, Verdict
+
+__all__ = ["Evidence", "RankTrace", "ReplicaEnd", "Request", "read_rank"]
+
+_Record = TypeVar("_Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked of a restore.
+
+    Args:
+        manifest: Of the generation; its step is the last completed one.
+        steps: Optimizer steps to make after the load; 0 for `load_only`.
+        rung: `full`, or a weaker one that proves less and says so.
+        world_size: How many ranks were started.
+    """
+
+    manifest: Manifest
+    steps: int
+    rung: Rung
+    world_size: int
+
+    @property
+    def ranks(self) -> range:
+        return range(self.world_size)
+
+    @property
+    def smoke_steps(self) -> range:
+        """The completed steps that the replica must reach, the first one being the manifest's next."""
+        return range(self.manifest.step + 1, self.manifest.step + self.steps + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaEnd:
+    """How the replica's command ended.
+
+    Args:
+        exit_status: Of the command; minus the signal's number for a killed one; None when it was still running.
+        began_ns: Its start on the machine's monotonic clock.
+        seconds: From its start to its end, or to the deadline.
+        deadline_seconds: What it was given.
+        log_tail: The last lines it printed, without what was handed through from our environment.
+    """
+
+    exit_status: int | None
+    began_ns: int
+    seconds: float
+    deadline_seconds: float
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTrace:
+    """What one rank reported of its life; None or empty where it did not get that far."""
+
+    rank: int
+    started: Started | None = None
+    discovered: Discovered | None = None
+    loaded: Loaded | None = None
+    refused: Refused | None = None
+    stopped: Stopped | None = None
+    steps: Mapping[int, Step] = field(default_factory=dict)
+    saved: tuple[Saved, ...] = ()
+
+    @property
+    def has_loaded(self) -> bool:
+        """Whether this rank holds the checkpoint's state and said what it observed of it."""
+        return self.loaded is not None and not self.loaded.findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that `compare` looks at.
+
+    Args:
+        end: How the command ended.
+        ranks: Rank → its trace; only ranks that wrote one.
+        lives: How many incarnations the replica began; more than one means that something restarted it.
+        control: Rank → completed step → the live run's own record, as far as there is one.
+        control_trouble: Why the live run's trace could not be read, if it could not.
+        saved: Tier 1 of the generation that the replica published after its steps, or None.
+        trouble: Why a trace could not be read, if one could not.
+        starved: Why a failure may be ours and not the checkpoint's (the scratch disk is full), or None.
+    """
+
+    end: ReplicaEnd
+    ranks: Mapping[int, RankTrace]
+    lives: int = 1
+    control: Mapping[int, Mapping[int, Step]] = field(default_factory=dict)
+    control_trouble: str | None = None
+    saved: Verdict | None = None
+    trouble: str | None = None
+    starved: str | None = None
+
+
+def read_rank(rank: int, records: Iterable[TraceRecord]) -> RankTrace:
+    """Sort one rank's records; of several of one kind the last counts, except steps and saves."""
+    last: dict[type, TraceRecord] = {}
+    steps: dict[int, Step] = {}
+    saved: list[Saved] = []
+    for record in records:
+        if isinstance(record, Step):
+            steps[record.step] = record
+        elif isinstance(record, Saved):
+            saved.append(record)
+        else:
+            last[type(record)] = record
+    return RankTrace(
+        rank=rank,
+        started=_only(last, Started),
+        discovered=_only(last, Discovered),
+        loaded=_only(last, Loaded),
+        refused=_only(last, Refused),
+        stopped=_only(last, Stopped),
+        steps=steps,
+        saved=tuple(saved),
+    )
+
+
+def _only(last: Mapping[type, TraceRecord], kind: type[_Record]) -> _Record | None:
+    record = last.get(kind)
+    return record if isinstance(record, kind) else None

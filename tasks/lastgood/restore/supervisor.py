@@ -1,0 +1,244 @@
+"""One restore from beginning to end: copy, start, wait, read, judge.
+
+Decides what is asked of a replica and what happens when it does not answer. Leaves the copy to `materialize`, processes
+to `replica.processes`, every judgement to `compare`. Rules: production is only read; the replica is the family's own
+command, told by the contract alone; whatever happens, nothing of it is left running; what is wrong with the request or
+the machine is an error or an inconclusive verdict, never a fail of the checkpoint. Recording is for the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from lastgood.config import ReplicaSettings
+from lastgood.errors import FormatError, StoreError, UsageError
+from lastgood.identity import GenerationId
+from lastgood.location import Location
+from lastgood.manifest import Manifest
+from lastgood.records import Measurements
+from lastgood.replica.contract import ReplicaEnvironment, render_command, replica_environ
+from lastgood.replica.processes import ReplicaProcess, find_program
+from lastgood.replica.trace import TraceReader
+from lastgood.restore.compare import Comparison, compare
+from lastgood.restore.divergence import not_run
+from lastgood.restore.evidence import Evidence, RankTrace, ReplicaEnd, Request, read_rank
+from lastgood.restore.live import live_steps
+from lastgood.restore.materialize import VERIFIED, Copy, Scratch, make_copy, open_scratch
+from lastgood.restore.measure import measure
+from lastgood.stores.port import Progress
+from lastgood.verdict import Check, CheckState, Finding, Reason, Rung, Tier, Verdict, judge
+from lastgood.verify import Depth, verify_generation
+
+__all__ = ["RestoreResult", "restore"]
+
+MINIMUM_STEPS = 4
+"""Fewer cannot tell: a NaN three steps after the load is a fault of the load (NVIDIA/Megatron-LM#5281)."""
+STARVED_BYTES = 16 * 2**20
+LOG_LINES = 40
+MAXIMUM_TAIL = 6000
+SHORTEST_SECRET = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreResult:
+    """What a restore found and how long it took.
+
+    Args:
+        generation: Which.
+        verdict: Of tier 2.
+        measurements: Seconds and bytes.
+        scratch: Where everything still lies, if it was to be kept.
+    """
+
+    generation: GenerationId
+    verdict: Verdict
+    measurements: Measurements
+    scratch: Path | None
+
+
+def restore(
+    location: Location,
+    settings: ReplicaSettings,
+    *,
+    steps: int | None = None,
+    world_size: int | None = None,
+    load_only: bool = False,
+    timeout: timedelta | None = None,
+    scratch: Path | None = None,
+    keep: bool = False,
+    progress: Progress | None = None,
+) -> RestoreResult:
+    """Restore one generation in fresh processes and make it train (tier 2).
+
+    Args:
+        location: Names the generation.
+        settings: How the family's replica is started.
+        steps: Optimizer steps after the load, at least 4; None for the settings' own number.
+        world_size: Ranks to start; another number than the manifest's proves only that change.
+        load_only: Stop after the load: a weaker rung, which never proves a generation.
+        timeout: For the replica, from its start; None for the settings'.
+        scratch: Where to make the private copy; None for the system's temporary directory.
+        keep: Leave the copy, the traces and the log.
+        progress: Told how many bytes have been copied so far.
+
+    Raises:
+        UsageError: No such generation, a command that cannot be started, an unlawful argument; nothing is judged.
+        StoreError: Our own scratch cannot be written.
+    """
+    generation = location.require_generation()
+    if (steps is not None and steps < MINIMUM_STEPS) or (world_size is not None and world_size < 1):
+        raise UsageError(
+            f"out of range: expected at least {MINIMUM_STEPS} steps on at least 1 rank, found {steps} on {world_size}"
+        )
+    wished = 0 if load_only else settings.smoke_steps if steps is None else steps
+    deadline = timedelta(seconds=settings.restore_timeout_seconds) if timeout is None else timeout
+    # Before anything is copied: a terabyte read for a mistyped command would be a poor answer.
+    find_program(settings.command, {**os.environ, **settings.environment}, Path(settings.directory))
+    with open_scratch(location, scratch, keep=keep) as place:
+        copy = make_copy(location, place, progress=progress)
+        request, evidence = None, None
+        if copy.manifest is not None:
+            request = _request(copy.manifest, wished, world_size, load_only=load_only)
+            if _missing_device(copy.manifest) is None:
+                evidence = _replay(location, copy, request, settings, place, deadline)
+        return RestoreResult(
+            generation=generation,
+            verdict=_verdict(location, copy, request, evidence),
+            measurements=measure(copy.seconds, copy.manifest, evidence),
+            scratch=place.directory if keep else None,
+        )
+
+
+def _verdict(location: Location, copy: Copy, request: Request | None, evidence: Evidence | None) -> Verdict:
+    """Judge what was copied and, if the replica was started, what it did."""
+    if request is None or evidence is None:
+        device = _missing_device(copy.manifest) if copy.manifest is not None else None
+        why = device.detail if device else "the copy was not verified"
+        stopped = not_run("replica_ended", f"nothing was started: {why}")
+        comparison = Comparison(checks=(*((device,) if device else ()), stopped), notes=(), required=("replica_ended",))
+    else:
+        comparison = compare(request, evidence)
+    return judge(
+        tier=Tier.RESTORE,
+        rung=request.rung if request else Rung.FULL,
+        subject=f"{location.keys.family}/{location.require_generation()}",
+        checks=(*copy.checks, *comparison.checks),
+        notes=(*copy.notes, *comparison.notes),
+        required=(*VERIFIED, *comparison.required),
+    )
+
+
+def _request(manifest: Manifest, steps: int, world_size: int | None, *, load_only: bool) -> Request:
+    saved = manifest.job.topology.world_size
+    ranks = saved if world_size is None else world_size
+    rung = Rung.TOPOLOGY_CHANGE if ranks != saved else Rung.LOAD_ONLY if load_only else Rung.FULL
+    return Request(manifest=manifest, steps=steps, rung=rung, world_size=ranks)
+
+
+def _missing_device(manifest: Manifest) -> Check | None:
+    """Inconclusive where the checkpoint was saved on a kind of device that this machine lacks."""
+    cuda = manifest.job.environment.cuda
+    if cuda is None or any(Path("/dev").glob("nvidia[0-9]*")):
+        return None
+    detail = f"saved with CUDA {cuda} on {manifest.job.environment.device}, no NVIDIA device is on this machine"
+    return Check(name="device", state=CheckState.INCONCLUSIVE, detail=detail)
+
+
+def _replay(
+    location: Location, copy: Copy, request: Request, settings: ReplicaSettings, place: Scratch, deadline: timedelta
+) -> Evidence:
+    """Run the replica on the copy and collect what it left behind."""
+    end = _run(copy.location, request, settings, place, deadline)
+    family = copy.location.store.local_directory(copy.location.keys.family)
+    lives, ranks, trouble = _read_traces(family)
+    control, silence = live_steps(location, request)
+    starved = None
+    if end.exit_status != 0 and place.free_bytes < STARVED_BYTES:
+        starved = f"scratch is full: {place.directory}: {place.free_bytes} bytes free"
+    return Evidence(
+        end=end,
+        ranks=ranks,
+        lives=lives,
+        control=control,
+        control_trouble=silence,
+        saved=_verify_save(copy.location, request, ranks),
+        trouble=trouble,
+        starved=starved,
+    )
+
+
+def _run(
+    location: Location, request: Request, settings: ReplicaSettings, place: Scratch, deadline: timedelta
+) -> ReplicaEnd:
+    told = ReplicaEnvironment(
+        is_replica=True,
+        family=location.family_uri,
+        resume=location.uri,
+        stop_step=request.manifest.step + request.steps,
+        trace=True,
+    )
+    passed = {name: os.environ[name] for name in settings.pass_environment if name in os.environ}
+    environment = replica_environ(told, base=os.environ, home=place.home, declared={**passed, **settings.environment})
+    command = render_command(settings.command, told, world_size=request.world_size)
+    began_ns = time.monotonic_ns()
+    with ReplicaProcess.start(command, environment, Path(settings.directory), place.log) as replica:
+        status = replica.wait(deadline)
+        ended_ns = time.monotonic_ns()
+        # Stopped before its last words are read: a replica that still runs would go on adding to them.
+        replica.kill_tree()
+        tail = replica.log_tail(lines=LOG_LINES)
+    return ReplicaEnd(
+        exit_status=status,
+        began_ns=began_ns,
+        seconds=(ended_ns - began_ns) / 1e9,
+        deadline_seconds=deadline.total_seconds(),
+        log_tail=_without_secrets(tail, passed)[-MAXIMUM_TAIL:],
+    )
+
+
+def _without_secrets(text: str, passed: Mapping[str, str]) -> str:
+    """The text without any value that was handed through from our environment, for it may be a credential."""
+    for name, value in passed.items():
+        if len(value) >= SHORTEST_SECRET:
+            text = text.replace(value, f"<{name}>")
+    return text
+
+
+def _read_traces(family: Path) -> tuple[int, dict[int, RankTrace], str | None]:
+    """How many lives the replica had, the traces of the last one, and why one could not be read."""
+    reader = TraceReader(family)
+    ranks: dict[int, RankTrace] = {}
+    trouble = None
+    lives = reader.incarnations()
+    for rank in reader.ranks(lives[-1]) if lives else ():
+        try:
+            ranks[rank] = read_rank(rank, reader.records(lives[-1], rank))
+        except FormatError as error:
+            trouble = error.message
+    return len(lives), ranks, trouble
+
+
+def _verify_save(location: Location, request: Request, ranks: Mapping[int, RankTrace]) -> Verdict | None:
+    """Tier 1 of the newest generation that the replica says it saved after its steps."""
+    names = _saved_generations(request, ranks.values())
+    if not names:
+        return None
+    try:
+        generation = GenerationId.parse(max(names))
+        return verify_generation(location.store, location.keys, generation, depth=Depth.FULL)
+    except StoreError:
+        return None
+    except (FormatError, UsageError) as error:
+        # It was said to be committed and is not there, or under no lawful name.
+        finding = Finding(reason=Reason.COMMIT_MISSING, message=error.message, offender=max(names))
+        missing = Check(name="commit", state=CheckState.RAN, detail=max(names), findings=(finding,))
+        return judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject=max(names), checks=(missing,), required=("commit",))
+
+
+def _saved_generations(request: Request, ranks: Iterable[RankTrace]) -> set[str]:
+    return {saved.generation for trace in ranks for saved in trace.saved if saved.step in request.smoke_steps}
