@@ -1,0 +1,60 @@
+"""The operator's acts: each needs a reason, takes effect at once, and is undone only as documented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lastgood.testing.build import BuiltFamily
+from tests.cli.conftest import Told
+
+Call = Callable[..., Told]
+
+
+def test_rollback_offers_the_named_generation_and_keeps_the_newer_ones_for_the_audit(
+    call: Call, family: BuiltFamily, uri: str
+) -> None:
+    """Going back is an audited decision: nothing is deleted, and nothing of the cut branch is offered."""
+    told = call("rollback", uri, str(family.generations[0]), "--reason", "loss spiked")
+    assert told.code == 0
+    assert call("latest", uri).out == f"{uri}/{family.generations[0]}\n"
+    assert "2 fenced" in call("status", uri).out
+    assert (family.root / family.family / str(family.newest)).is_dir()
+
+
+def test_rollback_refuses_what_is_not_committed_or_failed(call: Call, family: BuiltFamily, uri: str) -> None:
+    """Going back to nothing, or to something known to be bad, would be worse than staying."""
+    assert call("rollback", uri, "00000001-0000000000000099", "--reason", "x").code == 64
+    (family.root / family.family / str(family.generations[0]) / "data.json").unlink()
+    assert call("verify", f"{uri}/{family.generations[0]}").code == 1
+    told = call("rollback", uri, str(family.generations[0]), "--reason", "x")
+    assert told.code == 64
+    assert "fail on record" in told.err
+
+
+def test_a_quarantine_offers_nothing_until_it_is_released(call: Call, family: BuiltFamily, uri: str) -> None:
+    """Without a proven generation, a quarantined family offers nothing; a release lifts exactly that."""
+    assert call("quarantine", uri, "--reason", "restores differ").code == 0
+    assert call("latest", uri).code == 1
+    status = call("status", uri)
+    assert status.code == 1
+    assert "QUARANTINED" in status.out
+    assert call("release", uri, "--reason", "driver fixed").code == 0
+    assert call("latest", uri).out == f"{uri}/{family.newest}\n"
+
+
+def test_a_release_leaves_the_failed_generation_barred(call: Call, family: BuiltFamily, uri: str) -> None:
+    """A fail on record dominates for ever; only the family is released."""
+    assert call("quarantine", uri, str(family.newest), "--reason", "bad shard").code == 0
+    assert call("release", uri, "--reason", "the others are fine").code == 0
+    told = call("latest", uri)
+    assert told.out == f"{uri}/{family.generations[-2]}\n"
+    assert "generation_barred" in told.err
+
+
+def test_an_act_without_a_reason_or_on_no_family_is_refused(call: Call, uri: str) -> None:
+    """An audit without reasons is none, and a mistyped family must not come into being."""
+    assert call("rollback", uri, "00000001-0000000000000012").code == 64
+    assert call("quarantine", uri, "--reason", "  ").code == 64
+    told = call("quarantine", f"{uri}-typo", "--reason", "bad")
+    assert told.code == 64
+    assert "not a lastgood family" in told.err
