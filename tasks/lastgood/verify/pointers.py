@@ -63,6 +63,8 @@ def repair_pointers(store: Store, keys: FamilyKeys) -> tuple[str, ...]:
     """
     wrong = {finding.offender for finding in verify_family(store, keys).findings}
     repaired = []
+    for key in wrong & {keys.last_good, keys.quarantine}:
+        _make_way(store, key)
     if {keys.last_good, keys.quarantine} & wrong:
         perform(store, refresh_caches(keys))
         repaired += sorted({keys.last_good, keys.quarantine} & wrong)
@@ -75,6 +77,7 @@ def repair_pointers(store: Store, keys: FamilyKeys) -> tuple[str, ...]:
 
 def _repair_active(store: Store, keys: FamilyKeys, active: str) -> bool:
     # The incarnation itself may be publishing: whoever sees the newer commit last writes last.
+    _make_way(store, active)
     for _ in range(REPAIR_ROUNDS):
         current = read_document(store, active)
         survey = perform(store, take_survey(keys))
@@ -87,6 +90,14 @@ def _repair_active(store: Store, keys: FamilyKeys, active: str) -> bool:
             return True
         store.compare_and_swap(active, pointer, expected=current)
     return False
+
+
+def _make_way(store: Store, key: str) -> None:
+    """Remove what is no document at all (a link, a pipe) from a cache's name; it could be neither read nor swapped."""
+    try:
+        read_document(store, key)
+    except FormatError:
+        store.delete(key)
 
 
 def _verify(store: Store, keys: FamilyKeys) -> Verdict:
