@@ -19,8 +19,9 @@ from lastgood.state.tensorfile import tensor_bytes
 
 __all__ = ["Observation", "digest_sample", "learning_rates", "merge_sample_ids", "optimizer_steps"]
 
-SAMPLED_TENSORS = 8
+SAMPLED_TENSORS = 4
 SAMPLED_BYTES = 16 * 2**20
+"""At most so many tensors and bytes of each kind (model, optimizer, …): a kind without a sample could be stale unseen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +75,15 @@ def digest_sample(tensors: Mapping[str, torch.Tensor], step: int) -> dict[str, s
     A key of a part of a tensor carries the part (`model.w[0:32,0:16]`), since another topology has other parts.
     """
     digests: dict[str, str] = {}
-    budget = SAMPLED_BYTES
+    left: dict[str, tuple[int, int]] = {}
     for key in sorted(tensors, key=lambda key: hash_bytes(f"{step} {key}".encode(), Algorithm.BLAKE3).value):
+        kind = key.partition(".")[0]
+        count, budget = left.get(kind, (SAMPLED_TENSORS, SAMPLED_BYTES))
         local, suffix = _local(tensors[key])
         length = local.numel() * local.element_size()
-        if len(digests) == SAMPLED_TENSORS:
-            break
-        if not length or length > budget:
+        if not count or not length or length > budget:
             continue
-        budget -= length
+        left[kind] = (count - 1, budget - length)
         held = local.detach().cpu().contiguous()
         digests[key + suffix] = str(hash_bytes(tensor_bytes(held), Algorithm.BLAKE3))
     return digests
