@@ -21,7 +21,7 @@ __all__ = ["Observation", "digest_sample", "learning_rates", "merge_sample_ids",
 
 SAMPLED_TENSORS = 4
 SAMPLED_BYTES = 16 * 2**20
-"""At most so many tensors and bytes of each kind (model, optimizer, …): a kind without a sample could be stale unseen."""
+"""At most so many tensors and bytes of each kind (model, optimizer): a kind without a sample could be stale unseen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,11 @@ def digest_sample(tensors: Mapping[str, torch.Tensor], step: int) -> dict[str, s
     for key in sorted(tensors, key=lambda key: hash_bytes(f"{step} {key}".encode(), Algorithm.BLAKE3).value):
         kind = key.partition(".")[0]
         count, budget = left.get(kind, (SAMPLED_TENSORS, SAMPLED_BYTES))
+        if not count:
+            continue
         local, suffix = _local(tensors[key])
         length = local.numel() * local.element_size()
-        if not count or not length or length > budget:
+        if not length or length > budget:
             continue
         left[kind] = (count - 1, budget - length)
         held = local.detach().cpu().contiguous()

@@ -323,7 +323,7 @@ class Registry:
     def _scalars(self) -> dict[str, float | int]:
         scalars: dict[str, float | int] = {}
         for part in self._document_parts.values():
-            if part.component in (Component.SCALER, Component.SCHEDULER):
+            if part.component in (Component.SCALER, Component.SCHEDULER, Component.ACCUMULATION):
                 values = part.save()
             elif part.component is Component.DATA:
                 values = self._positions[part.name.removeprefix("data.")].save()
