@@ -187,6 +187,10 @@ class Reason(_Explained):
     )
     RPO_EXCEEDED = "rpo_exceeded", "more steps were lost than the objective allows: save more often"
     RTO_EXCEEDED = "rto_exceeded", "recovery took longer than the objective allows: the phases say where"
+    ORPHANS_SURVIVED = (
+        "orphans_survived",
+        "the launcher left ranks of the killed life running: they train on and are only kept out by the fence",
+    )
 
 
 # Findings about a family, a wish or a drill: they refuse, but they say nothing against the generation's own bytes.
@@ -217,6 +221,7 @@ _BLAMES_SOMETHING_ELSE = frozenset(
         Reason.RECOVERED_FROM_WRONG_GENERATION,
         Reason.RPO_EXCEEDED,
         Reason.RTO_EXCEEDED,
+        Reason.ORPHANS_SURVIVED,
     }
 )
 
@@ -238,6 +243,10 @@ class NoteReason(_Explained):
     )
     CONTROL_NOT_AVAILABLE = "control_not_available", "the live trace ends before the compared steps"
     EXPECTATION_FROM_TRACE = "expectation_from_trace", "the source cannot be peeked; the live trace decides"
+    PHASES_UNACCOUNTED = (
+        "phases_unaccounted",
+        "the replica reports no marks for that time: `replica.trace.Timeline` measures a phase",
+    )
     TOPOLOGY_CHANGED = "topology_changed", "restored on another world size: proves only that"
     RECORD_EXISTS = "record_exists", "the same verdict was already on record"
     QUARANTINE_IN_FORCE = "quarantine_in_force", "the family goes on publishing under quarantine"

@@ -32,6 +32,7 @@ from lastgood.replica.keeper import ProcessIdentity
 __all__ = ["ProcessIdentity", "ReplicaProcess", "find_program"]
 
 MAXIMUM_LOG_BYTES: Final = 16 * 2**20
+SHORTEST_SECRET: Final = 8
 START_TIMEOUT: Final = timedelta(seconds=30)
 END_TIMEOUT: Final = timedelta(seconds=keeper.KILL_SECONDS + 5)
 
@@ -165,13 +166,22 @@ class ReplicaProcess:
         if left:
             raise LastgoodError(f"cannot kill processes of the replica: {', '.join(str(one.pid) for one in left)}")
 
-    def log_tail(self, *, lines: int = 40) -> str:
-        """The last lines that the replica printed, for people."""
+    def log_tail(self, *, lines: int = 40, hide: Mapping[str, str] | None = None) -> str:
+        """The last lines that the replica printed, for people.
+
+        Args:
+            lines: At most so many.
+            hide: Name → value of what was handed to the replica and must not be shown; long enough values only.
+        """
         text = b""
         for path in (self.log_path.with_name(f"{self.log_path.name}.old"), self.log_path):
             with contextlib.suppress(OSError):
                 text += path.read_bytes()
-        return "\n".join(text.decode("utf-8", errors="replace").splitlines()[-lines:])
+        shown = "\n".join(text.decode("utf-8", errors="replace").splitlines()[-lines:])
+        for name, value in (hide or {}).items():
+            if len(value) >= SHORTEST_SECRET:
+                shown = shown.replace(value, f"<{name}>")
+        return shown
 
     def __enter__(self) -> Self:
         return self
