@@ -196,6 +196,20 @@ def test_under_a_tolerance_a_loaded_tensor_must_still_be_the_saved_one() -> None
     assert verdict_of(compared(traces)).outcome is Outcome.FAIL
 
 
+def test_a_replica_that_samples_other_tensors_is_undecided_and_not_refused() -> None:
+    """Another version of lastgood may sample others; that says nothing against the checkpoint, and nothing for it."""
+    traces = healthy_restore()
+    manifest = traces.manifest
+    assert manifest.expectations is not None
+    ranks = tuple(
+        msgspec.structs.replace(entry, tensor_digests={"model.other": f"blake3:{5:064x}"})
+        for entry in manifest.expectations.ranks
+    )
+    expectations = msgspec.structs.replace(manifest.expectations, ranks=ranks)
+    changed = replace(traces, manifest=msgspec.structs.replace(manifest, expectations=expectations))
+    assert verdict_of(compared(changed)).outcome is Outcome.NOT_RUN
+
+
 def test_random_streams_that_promise_nothing_are_noted() -> None:
     """The seed asks for RNG validation where determinism is promised; elsewhere a difference is worth a line only."""
     damage = next(one for one in RESTORE_DAMAGE if one.name == "a rank draws as another")
