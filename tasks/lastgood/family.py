@@ -33,7 +33,7 @@ from lastgood.protocol import (
     take_survey,
 )
 from lastgood.protocol.survey import RefusalName
-from lastgood.records import Measurements, Record, keep_verdict, newest_record
+from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_record
 from lastgood.stores.port import Progress
 from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict
 from lastgood.verify import Depth, Inspection, verify_generation
@@ -178,18 +178,24 @@ class Family:
         begin, clock = self._now(), time.monotonic()
         verdict = verify_generation(self._store, self._keys, generation, depth=depth, progress=progress)
         if keep:
-            data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
-            keep_verdict(
-                self._store,
-                self._keys,
-                verdict,
-                generation=generation,
-                manifest=manifest_digest(data) if data is not None else None,
-                started_at=begin,
-                measurements=Measurements(seconds=time.monotonic() - clock),
-                now=self._now,
-            )
+            self.keep(verdict, generation, begin, Measurements(seconds=time.monotonic() - clock))
         return verdict
+
+    def keep(
+        self, verdict: Verdict, generation: GenerationId, started_at: datetime, measurements: Measurements
+    ) -> Kept:
+        """Record a verdict of any tier about a generation of this family, and let it take effect."""
+        data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
+        return keep_verdict(
+            self._store,
+            self._keys,
+            verdict,
+            generation=generation,
+            manifest=manifest_digest(data) if data is not None else None,
+            started_at=started_at,
+            measurements=measurements,
+            now=self._now,
+        )
 
     def newest_evidence(self) -> Mapping[Tier, Record]:
         """Per tier, the newest record of the newest generation that has one."""

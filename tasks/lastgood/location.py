@@ -35,6 +35,10 @@ class Location:
         """The URI of another generation of the same family."""
         return f"{self.family_uri}/{generation.directory}"
 
+    def of(self, generation: GenerationId) -> Location:
+        """One generation of the same family."""
+        return Location(store=self.store, keys=self.keys, generation=generation)
+
     def require_generation(self) -> GenerationId:
         """The generation that the URI names.
 

@@ -15,7 +15,7 @@ import msgspec
 from lastgood.stores.port import Progress
 from lastgood.text import printable
 
-__all__ = ["age", "complain", "emit_json", "json_option", "progress_bar", "say", "size", "table"]
+__all__ = ["age", "complain", "emit_json", "json_option", "progress_bar", "say", "seconds", "size", "table"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
@@ -54,6 +54,11 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError("the last unit returns")
+
+
+def seconds(value: float | None) -> str:
+    """A duration, or that nobody measured it."""
+    return "not measured" if value is None else f"{value:.3f} s"
 
 
 def age(moment: datetime, *, now: datetime | None = None) -> str:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from lastgood.config import DEFAULT_FILE, Configuration, FamilySettings, read_configuration
+from lastgood.config import (
+    DEFAULT_FILE,
+    Configuration,
+    FamilySettings,
+    Objectives,
+    ReplicaSettings,
+    read_configuration,
+)
 from lastgood.errors import UsageError
 from lastgood.location import Location, locate
 
-__all__ = ["config_option", "configured", "find_family", "replica_of"]
+__all__ = ["Replayable", "config_option", "configured", "find_family", "replica_of"]
 
 config_option = click.option(
     "--config",
@@ -42,8 +50,16 @@ def find_family(name_or_uri: str, config: Path | None) -> tuple[Location, Family
     return location, configuration.families.get(location.keys.family)
 
 
-def replica_of(location: Location, settings: FamilySettings | None) -> FamilySettings:
-    """Settings that say how a replica is started.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayable:
+    """A family whose configuration says how its replica is started."""
+
+    replica: ReplicaSettings
+    objectives: Objectives
+
+
+def replica_of(location: Location, settings: FamilySettings | None) -> Replayable:
+    """How a family's replica is started, and what it must achieve.
 
     Raises:
         UsageError: The configuration says nothing about it.
@@ -53,4 +69,4 @@ def replica_of(location: Location, settings: FamilySettings | None) -> FamilySet
             f"no replica declared for family {location.keys.family}",
             hint=f"add [families.{location.keys.family}.replica] with a command to {DEFAULT_FILE}",
         )
-    return settings
+    return Replayable(replica=settings.replica, objectives=settings.objectives)

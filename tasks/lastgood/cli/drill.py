@@ -1,0 +1,107 @@
+"""`lastgood drill`: tier 3 by hand."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from lastgood.cli.output import complain, emit_json, json_option, say, seconds, table
+from lastgood.cli.settings import config_option, find_family, replica_of
+from lastgood.drill import DrillResult, FaultKind, drill, random_fault
+from lastgood.errors import UsageError
+from lastgood.family import Family
+from lastgood.location import Location
+from lastgood.verify import render_verdict
+
+__all__ = ["drill_command", "phase_table"]
+
+
+@click.command("drill")
+@click.argument("what", metavar="URI|NAME")
+@click.option("--fresh", is_flag=True, help="Begin at step zero instead of with a copy of the newest generation.")
+@click.option("--kill", type=click.Choice([kind.value for kind in FaultKind]), help="What to kill.  [default: drawn]")
+@click.option("--inside-publish/--between-publishes", default=None, help="When to kill.  [default: drawn]")
+@click.option("--seed", type=int, help="Draws the fault; the same seed draws the same one.")
+@click.option("--scratch", type=click.Path(path_type=Path), help="Where the replica trains.")
+@click.option("--keep", is_flag=True, help="Leave the replica's family, its traces and the log.")
+@click.option("--no-record", is_flag=True, help="Leave no evidence and change nothing, whatever is found.")
+@config_option
+@json_option
+def drill_command(
+    what: str,
+    fresh: bool,
+    kill: str | None,
+    inside_publish: bool | None,
+    seed: int | None,
+    scratch: Path | None,
+    keep: bool,
+    no_record: bool,
+    config: Path | None,
+    as_json: bool,
+) -> int:
+    """Start a disposable replica, kill it with SIGKILL, and recover it through its own launcher.
+
+    The replica begins with a private copy of the newest generation of URI (or of the one that it names), trains and
+    publishes in a directory of its own, and never writes to production. NAME is a family of lastgood.toml.
+    """
+    found, settings = find_family(what, config)
+    family_settings = replica_of(found, settings)
+    begin = datetime.now(UTC)
+    location = found if fresh else _newest(found)
+    drawn = seed if seed is not None else secrets.randbelow(2**31)
+    fault = random_fault(
+        drawn,
+        world_size=family_settings.replica.world_size,
+        kind=FaultKind(kill) if kill else None,
+        inside_publish=inside_publish,
+    )
+    complain(f"fault: {fault} (seed {drawn})", None)
+    result = drill(
+        location,
+        family_settings.replica,
+        fault=fault,
+        objectives=family_settings.objectives,
+        scratch=scratch,
+        keep=keep,
+        stage=lambda stage: complain(f"drill: {stage}", None),
+    )
+    if location.generation is not None and not no_record:
+        Family(location).keep(result.verdict, location.generation, begin, result.measurements)
+    if as_json:
+        emit_json(
+            {
+                "verdict": result.verdict,
+                "measurements": result.measurements,
+                "fault": result.fault,
+                "resumed": str(result.resumed) if result.resumed else None,
+                "attempts": result.attempts,
+                "scratch": str(result.scratch) if result.scratch else None,
+            }
+        )
+    else:
+        say(f"{render_verdict(result.verdict)}\n\n{phase_table(result)}")
+        if result.verdict.outcome.exit_code and result.log_tail:
+            say(f"\nlast lines of the replica:\n{result.log_tail}")
+    return result.verdict.outcome.exit_code
+
+
+def _newest(location: Location) -> Location:
+    if location.generation is not None:
+        return location
+    offer = Family(location).latest()
+    if offer.generation is None:
+        raise UsageError(
+            f"nothing to begin with: {offer.findings[0].message}", hint="--fresh begins a drill at step zero"
+        )
+    return location.of(offer.generation)
+
+
+def phase_table(result: DrillResult) -> str:
+    """The recovery in its phases, which add up to it."""
+    measured = result.measurements
+    lost = "not measured" if measured.rpo_loss_steps is None else f"{measured.rpo_loss_steps} steps"
+    rows = [(f"  {name}", seconds(spent)) for name, spent in measured.phases.items()]
+    return f"RPO loss {lost}, RTO {seconds(measured.rto_seconds)}\n{table(rows, ('  phase', 'seconds'))}"

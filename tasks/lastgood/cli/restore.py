@@ -1,0 +1,105 @@
+"""`lastgood restore`: tier 2 by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from lastgood.cli.output import emit_json, json_option, progress_bar, say, seconds
+from lastgood.cli.settings import config_option, find_family, replica_of
+from lastgood.errors import UsageError
+from lastgood.family import Family
+from lastgood.location import Location
+from lastgood.records import Measurements
+from lastgood.restore import next_generation, restore
+from lastgood.verify import render_verdict
+
+__all__ = ["restore_command"]
+
+
+@click.command("restore")
+@click.argument("what", metavar="URI|NAME")
+@click.option("--sample", is_flag=True, help="Of a family: the generation whose turn it is, not the newest.")
+@click.option("--steps", type=int, help="Optimizer steps after the load, at least 4.")
+@click.option("--world-size", type=int, help="Ranks to start; another number than saved proves only that change.")
+@click.option("--load-only", is_flag=True, help="Stop after the load: a weaker rung that never proves a generation.")
+@click.option("--timeout", type=float, help="Seconds for the replica; overrides the configuration.")
+@click.option("--scratch", type=click.Path(path_type=Path), help="Where to make the private copy.")
+@click.option("--keep", is_flag=True, help="Leave the private copy, its traces and the log.")
+@click.option("--no-record", is_flag=True, help="Leave no evidence and change nothing, whatever is found.")
+@config_option
+@json_option
+def restore_command(
+    what: str,
+    sample: bool,
+    steps: int | None,
+    world_size: int | None,
+    load_only: bool,
+    timeout: float | None,
+    scratch: Path | None,
+    keep: bool,
+    no_record: bool,
+    config: Path | None,
+    as_json: bool,
+) -> int:
+    """Restore a generation in fresh processes, make it train, and compare it with what was expected of it.
+
+    URI names a generation, or a family (its newest generation, or with --sample the one whose turn it is); NAME is a
+    family of lastgood.toml, which says how its replica is started. A fail quarantines the family; a full pass proves
+    the generation.
+    """
+    found, settings = find_family(what, config)
+    declared = replica_of(found, settings)
+    location = _generation(found, sample)
+    begin = datetime.now(UTC)
+    total = sum(stored.bytes for stored in location.store.walk(location.keys.artifacts(location.require_generation())))
+    with progress_bar("copy and verify", total) as progress:
+        result = restore(
+            location,
+            declared.replica,
+            steps=steps,
+            world_size=world_size,
+            load_only=load_only,
+            timeout=timedelta(seconds=timeout) if timeout else None,
+            scratch=scratch,
+            keep=keep,
+            progress=progress,
+        )
+    if not no_record:
+        Family(location).keep(result.verdict, result.generation, begin, result.measurements)
+    if as_json:
+        emit_json({"verdict": result.verdict, "measurements": result.measurements, "scratch": _spelled(result.scratch)})
+    else:
+        say(f"{render_verdict(result.verdict)}\n{_measured(result.measurements)}")
+        if result.scratch:
+            say(f"  kept  {result.scratch}")
+    return result.verdict.outcome.exit_code
+
+
+def _generation(location: Location, sample: bool) -> Location:
+    if location.generation is not None:
+        if sample:
+            raise UsageError(f"--sample chooses a generation of a family: {location.uri} names one already")
+        return location
+    family = Family(location)
+    if not family.exists():
+        raise UsageError(f"not a lastgood family: {location.family_uri}")
+    if sample:
+        return location.of(next_generation(location))
+    offer = family.latest()
+    if offer.generation is None:
+        raise UsageError(f"nothing to restore: {offer.findings[0].message}", hint=offer.findings[0].hint)
+    return location.of(offer.generation)
+
+
+def _measured(measurements: Measurements) -> str:
+    return (
+        f"  took  discovery {seconds(measurements.discovery_seconds)}, load {seconds(measurements.load_seconds)}, "
+        f"first step {seconds(measurements.first_step_seconds)}"
+    )
+
+
+def _spelled(path: Path | None) -> str | None:
+    return str(path) if path else None
