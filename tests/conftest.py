@@ -2,6 +2,7 @@
 
 - `@pytest.mark.service("strace")` names the programs that a test needs. Without one, the test is skipped with its
   reason on a developer's machine and fails in CI, where a skipped crash proof would look like a passed one.
+- `golden("schemas/Manifest.json", content)` compares with a file under tests/goldens; `--update-goldens` rewrites it.
 - `record_property("kill points", 512)`, which is pytest's own fixture, adds a figure to the closing section "measured",
   which `make proof` keeps in `docs/proof.md`.
 """
@@ -10,9 +11,32 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+GOLDENS = Path(__file__).parent / "goldens"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One flag rewrites every golden; the difference is then read in version control."""
+    parser.addoption("--update-goldens", action="store_true", help="rewrite the files under tests/goldens")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, bytes], None]:
+    """Compare content with the golden file of that name, or rewrite it when asked to."""
+
+    def compare(name: str, content: bytes) -> None:
+        path = GOLDENS / name
+        if request.config.getoption("--update-goldens"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        assert path.is_file(), f"no golden {name}: run with --update-goldens and read what it writes"
+        assert content == path.read_bytes(), f"{name} changed: if on purpose, run with --update-goldens"
+
+    return compare
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

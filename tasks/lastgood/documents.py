@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from lastgood.errors import FormatError
 
-__all__ = ["MAXIMUM_DOCUMENT_BYTES", "Document", "canonical_bytes", "parse"]
+__all__ = ["MAXIMUM_DOCUMENT_BYTES", "AwareTime", "Document", "canonical_bytes", "parse"]
 
 MAXIMUM_DOCUMENT_BYTES = 64 * 2**20
+MINIMUM_INTEGER = -(2**63)
 MAXIMUM_INTEGER = 2**64 - 1
+
+
+AwareTime: TypeAlias = Annotated[datetime, Meta(tz=True)]
+"""A moment with its offset from UTC; one without is refused, since nobody could say when it was."""
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,7 +35,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 _Type = TypeVar("_Type")
 
 # In canonical spelling, where no space comes before a number. A match inside a string only costs time.
-_LONG_NUMBER = re.compile(rb"[:,\[]-?[0-9]{20}")
+_LONG_NUMBER = re.compile(rb"[:,\[]-?[0-9]{19}")
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
@@ -100,7 +107,7 @@ def _refuse_constant(text: str) -> Any:
 
 
 def _bounded_integer(text: str) -> int:
-    if len(text) > 20 or abs(value := int(text)) > MAXIMUM_INTEGER:
+    if len(text) > 20 or not MINIMUM_INTEGER <= (value := int(text)) <= MAXIMUM_INTEGER:
         raise ValueError(f"integer beyond 64 bits: {text[:30]}")
     return value
 

@@ -9,17 +9,16 @@ Source: docs/format.md.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from lastgood import documents
 from lastgood.digest import Algorithm, Digest, hash_bytes
-from lastgood.documents import Document
+from lastgood.documents import AwareTime, Document
 from lastgood.errors import FormatError
 from lastgood.identity import MAXIMUM_INCARNATION, MAXIMUM_STEP, GenerationId, check_family_name, check_key
 from lastgood.reasons import Reason
@@ -60,7 +59,8 @@ Step = Annotated[int, Meta(ge=0, le=MAXIMUM_STEP)]
 Rank = Annotated[int, Meta(ge=0, lt=MAXIMUM_RANKS)]
 WorldSize = Annotated[int, Meta(ge=1, le=MAXIMUM_RANKS)]
 IncarnationNumber = Annotated[int, Meta(ge=0, le=MAXIMUM_INCARNATION)]
-GenerationText = Annotated[str, Meta(pattern=r"^\d{8}-\d{16}(~.+)?$", max_length=300)]
+# `$` alone would let a trailing newline through.
+GenerationText = Annotated[str, Meta(pattern=r"^[0-9]{8}-[0-9]{16}(~.+)?$(?!\n)", max_length=300)]
 # A value that says that nobody knows is worse than a field left out: it would pass for knowledge.
 _UNKNOWN = frozenset({"unknown", "none", "null", "n/a", "na", "todo", "tbd", "?"})
 
@@ -293,7 +293,7 @@ class Manifest(Document, frozen=True, kw_only=True):
     incarnation: IncarnationNumber
     step: Step
     staging: Text
-    created_at: datetime
+    created_at: AwareTime
     job: JobDescription
     artifacts: Annotated[tuple[Artifact, ...], Meta(min_length=1, max_length=MAXIMUM_ARTIFACTS)]
     expectations: Expectations | None
@@ -340,7 +340,10 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         FormatError: The manifest breaks a rule; nothing is encoded.
     """
     check_manifest(manifest, "manifest")
-    return documents.canonical_bytes(manifest)
+    data = documents.canonical_bytes(manifest)
+    # Structs check their fields only when they are read, so what no reader would accept is found here, not at a resume.
+    documents.parse(Manifest, data, "manifest", limit_bytes=MAXIMUM_MANIFEST_BYTES)
+    return data
 
 
 def manifest_digest(data: bytes) -> str:
@@ -364,11 +367,12 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     return manifest
 
 
+class _Versioned(msgspec.Struct):
+    format_version: int
+
+
 def _check_version(data: bytes, where: str) -> None:
     # Read alone and first: another version's unknown keys must not be reported as damage.
-    class _Versioned(msgspec.Struct):
-        format_version: int
-
     try:
         version = msgspec.json.decode(data, type=_Versioned).format_version
     except (msgspec.DecodeError, RecursionError):
@@ -393,8 +397,6 @@ def check_manifest(manifest: Manifest, where: str) -> None:
             f"manifest contradicts itself: {where}: generation {manifest.generation}, "
             f"incarnation {manifest.incarnation}, step {manifest.step}"
         )
-    if manifest.created_at.tzinfo is None:
-        raise FormatError(f"time without zone: {where}: created_at {manifest.created_at.isoformat()}")
     _check_known(manifest.job, where)
     _check_digests(manifest.artifacts, where)
     _check_paths((artifact.path for artifact in manifest.artifacts), where)
@@ -403,19 +405,19 @@ def check_manifest(manifest: Manifest, where: str) -> None:
 
 
 def _check_known(job: JobDescription, where: str) -> None:
-    fields: dict[str, Any] = msgspec.to_builtins(job)
-    for name, text in _texts(fields, "job"):
+    for place, text in _texts(job, "job"):
         if not text.strip() or text.strip().lower() in _UNKNOWN:
-            raise FormatError(f"required field says nothing: {where}: {name} is {text!r}")
+            raise FormatError(f"required field says nothing: {where}: {place} is {text!r}")
 
 
-def _texts(value: object, place: str) -> Iterable[tuple[str, str]]:
-    if isinstance(value, str):
+def _texts(value: object, place: str) -> Iterator[tuple[str, str]]:
+    """Every free text in a document, with its place; words of a closed vocabulary are no free text."""
+    if isinstance(value, str) and not isinstance(value, StrEnum):
         yield place, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _texts(inner, f"{place}.{key}")
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from _texts(getattr(value, name), f"{place}.{name}")
+    elif isinstance(value, tuple):
         for index, inner in enumerate(value):
             yield from _texts(inner, f"{place}[{index}]")
 

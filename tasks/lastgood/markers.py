@@ -5,12 +5,11 @@ Decides their shape; `protocol` decides when they are written and what they mean
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lastgood.documents import Document
+from lastgood.documents import AwareTime, Document
 from lastgood.manifest import GenerationText, Step, Text
 from lastgood.verdict import Finding
 
@@ -27,8 +26,9 @@ __all__ = [
     "Rollback",
 ]
 
-Nonce = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
-DigestText = Annotated[str, Meta(pattern=r"^[a-z0-9]+:[0-9a-f]{64}$")]
+# The length bounds are not idle: `$` alone would let a trailing newline through.
+Nonce = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$", max_length=32)]
+DigestText = Annotated[str, Meta(pattern=r"^(blake3|sha256):[0-9a-f]{64}$", max_length=71)]
 
 
 class Rollback(Document, frozen=True, kw_only=True):
@@ -130,7 +130,7 @@ class Refusal(Document, frozen=True, kw_only=True):
     generation: GenerationText | None
     reason: Text
     findings: tuple[Finding, ...]
-    created_at: datetime
+    created_at: AwareTime
     by: Text
 
 
@@ -138,7 +138,7 @@ class Release(Document, frozen=True, kw_only=True):
     """`releases/<name of the refusal>`: it no longer quarantines the family; its generation stays barred."""
 
     reason: Text
-    created_at: datetime
+    created_at: AwareTime
     by: Text
 
 
@@ -147,4 +147,4 @@ class Passed(Document, frozen=True, kw_only=True):
 
     generation: GenerationText
     record: Text
-    created_at: datetime
+    created_at: AwareTime

@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta
 
 from lastgood import documents
-from lastgood.documents import Document
+from lastgood.documents import AwareTime, Document
 from lastgood.errors import FormatError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import Count, GenerationText, Text
@@ -94,8 +93,8 @@ class Record(Document, frozen=True, kw_only=True):
     manifest: DigestText | None
     attempt: Attempt
     verdict: Verdict
-    started_at: datetime
-    finished_at: datetime
+    started_at: AwareTime
+    finished_at: AwareTime
     host: Text
     lastgood: Text
     measurements: Measurements
@@ -245,10 +244,7 @@ def read_record(data: bytes, where: str) -> Record:
     Raises:
         FormatError: Not a lawful record.
     """
-    record = documents.parse(Record, data, where, limit_bytes=MAXIMUM_RECORD_BYTES)
-    if record.started_at.tzinfo is None or record.finished_at.tzinfo is None:
-        raise FormatError(f"time without zone: {where}", where=where)
-    return record
+    return documents.parse(Record, data, where, limit_bytes=MAXIMUM_RECORD_BYTES)
 
 
 def _judged(store: DocumentStore, keys: FamilyKeys) -> list[GenerationId]:
