@@ -18,6 +18,7 @@ Source: DESIGN.md §6; PROTOCOL.md, Layout (`traces/<incarnation>/rank-NNNNN/<se
 
 from __future__ import annotations
 
+import bisect
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -256,12 +257,44 @@ class TraceReader:
         """The completed steps of one rank, by number."""
         return {record.step: record for record in self.records(incarnation, rank) if isinstance(record, Step)}
 
+    def steps_between(self, incarnation: int, rank: int, first: int, last: int) -> Mapping[int, Step]:
+        """The completed steps `first` to `last` of one rank, by number; reads only the segments that can hold them.
+
+        A life's steps rise, so the segment to begin with is found by halving: a year's trace costs one segment.
+
+        Raises:
+            FormatError: A line that was read is not a lawful record; file and line are named.
+        """
+        directory = trace_directory(self.family, incarnation, rank)
+        paths = [directory / _segment_name(number) for number in range(len(_names(directory)))]
+        begin = bisect.bisect_right(paths, first, lo=min(1, len(paths)), key=_first_step) - 1
+        found: dict[int, Step] = {}
+        for path in paths[max(0, begin) :]:
+            whole = _read_from(path, 0).rpartition(b"\n")[0]
+            for place, line in enumerate(whole.split(b"\n") if whole else (), start=1):
+                record = _parse_line(line, f"{path}: line {place}")
+                if isinstance(record, Step) and first <= record.step <= last:
+                    found[record.step] = record
+                elif isinstance(record, Step) and record.step > last:
+                    return found
+        return found
+
     def follow(self, incarnation: int, rank: int) -> TraceFollower:
         return TraceFollower(trace_directory(self.family, incarnation, rank))
 
 
 def _segment_name(segment: int) -> str:
     return f"{segment:08d}.jsonl"
+
+
+def _first_step(path: Path) -> int:
+    """The first completed step that a segment holds; 0 if it holds none at its head."""
+    head = _read_from(path, 0, MAXIMUM_LINE_BYTES).rpartition(b"\n")[0]
+    for place, line in enumerate(head.split(b"\n") if head else (), start=1):
+        record = _parse_line(line, f"{path}: line {place}")
+        if isinstance(record, Step):
+            return record.step
+    return 0
 
 
 def _names(directory: Path) -> list[str]:
@@ -274,7 +307,8 @@ def _names(directory: Path) -> list[str]:
     return names
 
 
-def _read_from(path: Path, offset_bytes: int) -> bytes:
+def _read_from(path: Path, offset_bytes: int, most_bytes: int | None = None) -> bytes:
+    """The bytes of a segment from an offset on: all of them, or at most `most_bytes`."""
     try:
         # A trace is written by the replica that it judges: follow no link out of the family, block on no pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -288,7 +322,7 @@ def _read_from(path: Path, offset_bytes: int) -> bytes:
         # The writer rolls before a segment passes its limit, so one line more is the most that a lawful one can hold.
         limit = MAXIMUM_SEGMENT_BYTES + MAXIMUM_LINE_BYTES
         file.seek(offset_bytes)
-        data = file.read(limit + 1)
+        data = file.read(limit + 1 if most_bytes is None else most_bytes)
     if len(data) > limit:
         raise FormatError(f"trace segment too large: {path}: expected at most {limit} bytes")
     return data

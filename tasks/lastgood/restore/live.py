@@ -27,10 +27,9 @@ def live_steps(location: Location, request: Request) -> tuple[Mapping[int, Mappi
     try:
         reader = TraceReader(location.store.local_directory(location.keys.family))
         for rank in reader.ranks(incarnation):
-            steps = reader.steps(incarnation, rank)
-            held = {number: steps[number] for number in wanted if number in steps}
-            if held:
-                found[rank] = held
+            steps = reader.steps_between(incarnation, rank, wanted.start, wanted.stop - 1)
+            if steps:
+                found[rank] = dict(steps)
     except (FormatError, StoreError) as error:
         return {}, error.message
     return found, None
