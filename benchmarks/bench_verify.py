@@ -27,10 +27,10 @@ GROWTH_AT_MOST = 1.15
 MEMORY_AT_MOST_MIB = 200
 
 
-def build_large(root: Path, algorithm: Algorithm, *, gib: int = 1) -> BuiltFamily:
+def build_large(root: Path, algorithm: Algorithm) -> BuiltFamily:
     """One generation of 52 artifacts: a model, an optimizer twice as long and a random state for each of 16 ranks."""
     root.mkdir()
-    recipe = Recipe(world_size=16, shard_bytes=gib * GIB // (3 * 16), algorithms=(algorithm,))
+    recipe = Recipe(world_size=16, shard_bytes=GIB // (3 * 16), algorithms=(algorithm,))
     return build_family(root, "large", steps=(1,), recipe=recipe)
 
 
@@ -39,6 +39,13 @@ def build_small(root: Path, *, count: int = 4096, size_bytes: int = 256 * 1024) 
     root.mkdir()
     recipe = Recipe(world_size=1, shard_bytes=size_bytes, extra_artifacts=count - 7, extra_bytes=size_bytes)
     return build_family(root, "small", steps=(1,), recipe=recipe)
+
+
+def build_grown(root: Path, gib: int) -> BuiltFamily:
+    """One generation of so many GiB in artifacts of 64 MiB, the number of which grows with it."""
+    root.mkdir()
+    recipe = Recipe(world_size=1, extra_artifacts=16 * gib, extra_bytes=64 * 2**20)
+    return build_family(root, "grown", steps=(1,), recipe=recipe)
 
 
 def verify(built: BuiltFamily) -> None:
@@ -128,12 +135,12 @@ def _against_b3sum(what: str, built: BuiltFamily, setting: Setting, *, at_most: 
 
 
 def verify_growth(setting: Setting) -> tuple[Row, ...]:
-    one = build_large(setting.workspace / "1", Algorithm.BLAKE3)
+    one = build_grown(setting.workspace / "1", 1)
     per_gib: dict[int, float] = {}
     peak_mib = 0.0
     for gib in GROWN_GIB:
         # One size at a time beside the first, so that both fit the page cache of a machine with 16 GiB.
-        many = build_large(setting.workspace / str(gib), Algorithm.BLAKE3, gib=gib)
+        many = build_grown(setting.workspace / str(gib), gib)
         taken = in_turn({"one": ours(one), "many": ours(many)}, setting.rounds)
         ratios = (seconds / gib / alone for seconds, alone in zip(taken["many"], taken["one"], strict=True))
         per_gib[gib] = statistics.median(ratios)
