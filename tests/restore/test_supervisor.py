@@ -223,10 +223,11 @@ def test_a_scratch_that_is_too_small_is_inconclusive(trained: Path, monkeypatch:
     assert "bytes free" in check_named(result, "scratch_space").detail
 
 
-def test_a_scratch_inside_the_family_is_refused(trained: Path) -> None:
+def test_a_scratch_among_production_is_refused(trained: Path) -> None:
     """Production is read and never written, whatever directory somebody names."""
-    with pytest.raises(UsageError, match="inside the family"):
-        restore(generation(trained, 20), settings(), scratch=trained / "fam")
+    for inside in (trained, trained / "fam", trained / "fam" / ".lastgood"):
+        with pytest.raises(UsageError, match="production is only read"):
+            restore(generation(trained, 20), settings(), scratch=inside)
 
 
 def test_the_scratch_is_private_kept_on_wish_and_gone_otherwise(trained: Path, tmp_path: Path) -> None:

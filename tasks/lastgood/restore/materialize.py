@@ -105,9 +105,10 @@ def open_scratch(location: Location, parent: Path | None, *, keep: bool) -> Iter
     Raises:
         UsageError: The parent is not a directory that we may write to, or lies inside the family.
     """
-    parent = (parent or Path(tempfile.gettempdir())).absolute()
-    if parent.is_relative_to(location.store.local_directory(location.keys.family).absolute()):
-        raise UsageError(f"scratch directory lies inside the family that is restored: {parent}")
+    parent = (parent or Path(tempfile.gettempdir())).resolve()
+    family = location.store.local_directory(location.keys.family).resolve()
+    if parent == family.parent or parent.is_relative_to(family):
+        raise UsageError(f"scratch directory lies among what is restored: {parent}: production is only read")
     try:
         directory = Path(tempfile.mkdtemp(prefix="lastgood-restore-", dir=parent))
     except OSError as error:
