@@ -25,7 +25,7 @@ from tests.protocol.actors import (
     unlucky,
     zombie,
 )
-from tests.protocol.engine import Actor, Objects, Space, alone
+from tests.protocol.engine import Actor, Objects, Space
 from tests.protocol.invariants import (
     KEYS,
     check_caches,
@@ -36,6 +36,7 @@ from tests.protocol.invariants import (
     is_replaced,
     settled,
 )
+from tests.protocol.simulation import alone
 
 ONE, TWO, THREE = (generation(1, step) for step in (1, 2, 3))
 
@@ -167,7 +168,36 @@ LARGE = (
     space(
         "a rollback, a restart, an orphan, a reader", SAVED_TWO, BACK_TO_ONE, A, LATER_ORPHAN, READER, still=NO_GATES
     ),
-    space("a rollback, an orphan, pages", SAVED_TWO, BACK_TO_ONE, LATER_ORPHAN, paged=True, still=NO_GATES),
+    space(
+        "an orphan, two restarts, a reader, pages",
+        SAVED_ONE,
+        ORPHAN,
+        RESTART_ONLY,
+        B,
+        READER,
+        paged=True,
+        still=STARTS,
+    ),
+    space(
+        "a rollback, two restarts, a reader, pages",
+        SAVED_TWO,
+        BACK_TO_ONE,
+        RESTART_ONLY,
+        start(life("b"), 0),
+        READER,
+        paged=True,
+        still=NO_GATES,
+    ),
+    space(
+        "an orphan, a restart, a release, a reader, pages",
+        QUARANTINED_ONE,
+        ORPHAN,
+        RESTART_ONLY,
+        RELEASE,
+        READER,
+        paged=True,
+    ),
+    space("a pass, a fail, a reader, pages", SAVED_TWO, PASS_TWO, FAIL_TWO, PROVEN_READER, paged=True, still=GATES),
     space("two rollbacks and a restart", SAVED_THREE, BACK_TO_ONE, go_back(TWO), A, still=NO_GATES),
     space("a pass, a fail, a release, a reader", PROVEN_THREE, PASS_TWO, FAIL_TWO, lift(), READER, still=GATES),
     space(
