@@ -13,6 +13,7 @@ Expectations are observed before anything is written, so they stay those of the 
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,14 +155,33 @@ def _swap_states(one: Path, other: Path) -> None:
 
 
 def _swap_tensors(one: Path, other: Path) -> None:
-    """Exchange the tensors' bytes and leave the headers, which say where in the whole they belong."""
-    heads, bodies = zip(*(_split(path.read_bytes()) for path in (one, other)), strict=True)
-    if len(bodies[0]) != len(bodies[1]):
-        raise UsageError(f"cannot swap: {one} and {other} hold {len(bodies[0])} and {len(bodies[1])} bytes of tensors")
-    one.write_bytes(heads[0] + bodies[1])
-    other.write_bytes(heads[1] + bodies[0])
+    """Exchange the bytes of every tensor of which both ranks hold an equally long part, and leave what says where each
+    part belongs.
+
+    Raises:
+        UsageError: There is no such tensor.
+    """
+    mine, theirs = bytearray(one.read_bytes()), bytearray(other.read_bytes())
+    here, there = _parts(mine), _parts(theirs)
+    common = [key for key in here.keys() & there.keys() if len(here[key]) == len(there[key])]
+    if not common:
+        raise UsageError(f"nothing to swap: {one} and {other} hold no equally long parts of one tensor")
+    for key in common:
+        ours, yours = here[key], there[key]
+        mine[ours.start : ours.stop], theirs[yours.start : yours.stop] = (
+            theirs[yours.start : yours.stop],
+            mine[ours.start : ours.stop],
+        )
+    one.write_bytes(mine)
+    other.write_bytes(theirs)
 
 
-def _split(data: bytes) -> tuple[bytes, bytes]:
-    end = 8 + int.from_bytes(data[:8], "little")
-    return data[:end], data[end:]
+def _parts(data: bytearray) -> dict[str, range]:
+    """Key of a tensor → where in a safetensors file the bytes of this rank's part of it lie."""
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    return {
+        name.partition("@")[0]: range(begin + entry["data_offsets"][0], begin + entry["data_offsets"][1])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
