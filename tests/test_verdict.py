@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lastgood import documents
 from lastgood.reasons import NoteReason, Reason
-from lastgood.verdict import Check, CheckState, Finding, Outcome, Rung, Tier, Verdict, judge
+from lastgood.verdict import Check, CheckState, Finding, Outcome, Rung, Tier, Verdict, judge, waive
 
 NAMES = ("a", "b", "c")
 
@@ -100,3 +100,26 @@ def test_every_reason_explains_itself() -> None:
         assert reason.hint
         assert "\n" not in reason.hint
         assert not reason.hint.endswith(".")
+
+
+def test_a_waived_check_no_longer_fails_and_says_why() -> None:
+    """An ignored check needs its written reason in the verdict, and only that check is waived."""
+    finding = Finding(reason=Reason.SHARD_MISSING, message="gone", offender="model/rank-00000.safetensors")
+    bad = Check(name="chain", state=CheckState.RAN, detail="", findings=(finding,))
+    good = Check(name="sizes", state=CheckState.RAN, detail="")
+    failed = judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject="f/g", checks=[bad, good], required=["chain", "sizes"])
+    waived = waive(failed, {"chain": "copied from an archive"})
+    assert (failed.outcome, waived.outcome) == (Outcome.FAIL, Outcome.PASS)
+    assert waived.notes[0].reason is NoteReason.CHECK_IGNORED
+    assert "copied from an archive" in waived.notes[0].message
+    assert waive(failed, {"sizes": "whatever"}).outcome is Outcome.FAIL
+
+
+def test_two_checks_of_one_name_cannot_hide_each_other() -> None:
+    """A later pass under the same name must not cover an earlier fail."""
+    finding = Finding(reason=Reason.SHARD_MISSING, message="gone", offender="x")
+    twins = [
+        Check(name="sizes", state=CheckState.RAN, detail="", findings=(finding,)),
+        Check(name="sizes", state=CheckState.RAN, detail=""),
+    ]
+    assert judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject="f", checks=twins, required=[]).outcome is Outcome.FAIL

@@ -98,6 +98,11 @@ class FamilySettings(Document, frozen=True, kw_only=True):
     objectives: Objectives = Objectives()
     ignore: tuple[IgnoredCheck, ...] = ()
 
+    @property
+    def ignored(self) -> dict[str, str]:
+        """Check → reason."""
+        return {entry.check: entry.reason for entry in self.ignore}
+
 
 class Configuration(Document, frozen=True, kw_only=True):
     """The whole file."""

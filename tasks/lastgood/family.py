@@ -35,7 +35,7 @@ from lastgood.protocol import (
 from lastgood.protocol.survey import RefusalName
 from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_record
 from lastgood.stores.port import Progress
-from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict
+from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
 
 __all__ = ["Family", "Offer"]
@@ -72,11 +72,19 @@ class Family:
 
     Args:
         location: From `location.locate`.
+        ignored: Check → the written reason for which its findings are accepted (`verdict.waive`).
         now: The clock, aware UTC.
     """
 
-    def __init__(self, location: Location, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        location: Location,
+        *,
+        ignored: Mapping[str, str] | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self.location = location
+        self._ignored = dict(ignored or {})
         self._store = location.store
         self._keys = location.keys
         self._now = now
@@ -176,7 +184,8 @@ class Family:
             UsageError: Nothing of that name was ever published.
         """
         begin, clock = self._now(), time.monotonic()
-        verdict = verify_generation(self._store, self._keys, generation, depth=depth, progress=progress)
+        found = verify_generation(self._store, self._keys, generation, depth=depth, progress=progress)
+        verdict = waive(found, self._ignored)
         if keep:
             self.keep(verdict, generation, begin, Measurements(seconds=time.monotonic() - clock))
         return verdict

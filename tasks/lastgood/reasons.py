@@ -128,7 +128,10 @@ class Reason(_Explained):
         "fresh_refused",
         "the family holds commits: step zero would lose them; fix the cause or roll back on purpose",
     )
-    NOTHING_TO_RESUME = "nothing_to_resume", "`lastgood status` says why; --allow-fresh is for the very first start of a family"
+    NOTHING_TO_RESUME = (
+        "nothing_to_resume",
+        "`lastgood status` says why; --allow-fresh is for the very first start of a family",
+    )
     # Loading (tier 2).
     KEY_MISSING = (
         "key_missing",
@@ -229,6 +232,7 @@ _BLAMES_SOMETHING_ELSE = frozenset(
 class NoteReason(_Explained):
     """What is worth saying and refuses nothing."""
 
+    CHECK_IGNORED = "check_ignored", "the configuration accepts what this check finds, with a written reason"
     COMMITTED_UNVERIFIED = "unverified", "no tier 1 record exists yet for this generation"
     STRAY_FILE = "stray_file", "no loader reads it"
     STAGING_ABANDONED = "staging_abandoned", "a publish did not finish here; it is never offered"

@@ -7,13 +7,13 @@ pass; a finding refuses, a note does not; any fail dominates, then inconclusive,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum, StrEnum
 
 from lastgood.documents import Document
 from lastgood.reasons import NoteReason, Reason
 
-__all__ = ["Check", "Finding", "Note", "NoteReason", "Outcome", "Reason", "Rung", "Tier", "Verdict", "judge"]
+__all__ = ["Check", "Finding", "Note", "NoteReason", "Outcome", "Reason", "Rung", "Tier", "Verdict", "judge", "waive"]
 
 
 class Outcome(StrEnum):
@@ -121,6 +121,7 @@ class Verdict(Document, frozen=True, kw_only=True):
         subject: `<family>/<generation>` (or `<family>`).
         outcome: Computed by `judge`.
         checks: In the order they were made.
+        required: Names of the checks without which it could not have passed.
         notes: What refuses nothing.
     """
 
@@ -129,6 +130,7 @@ class Verdict(Document, frozen=True, kw_only=True):
     subject: str
     outcome: Outcome
     checks: tuple[Check, ...]
+    required: tuple[str, ...]
     notes: tuple[Note, ...] = ()
 
     @property
@@ -159,14 +161,43 @@ def judge(
         notes: What refuses nothing.
         required: Names of the checks without which nothing passes.
     """
-    made = tuple(checks)
-    outcomes = {check.name: check.outcome for check in made}
-    if Outcome.FAIL in outcomes.values():
+    made, needed = tuple(checks), tuple(required)
+    outcomes = [check.outcome for check in made]
+    held = {check.name for check in made if check.outcome is Outcome.PASS}
+    if Outcome.FAIL in outcomes:
         outcome = Outcome.FAIL
-    elif Outcome.INCONCLUSIVE in outcomes.values():
+    elif Outcome.INCONCLUSIVE in outcomes:
         outcome = Outcome.INCONCLUSIVE
-    elif made and all(outcomes.get(name) is Outcome.PASS for name in required):
+    elif made and held.issuperset(needed):
         outcome = Outcome.PASS
     else:
         outcome = Outcome.NOT_RUN
-    return Verdict(tier=tier, rung=rung, subject=subject, outcome=outcome, checks=made, notes=tuple(notes))
+    return Verdict(
+        tier=tier, rung=rung, subject=subject, outcome=outcome, checks=made, required=needed, notes=tuple(notes)
+    )
+
+
+def waive(verdict: Verdict, ignored: Mapping[str, str]) -> Verdict:
+    """Judge again without some checks, each waived for a written reason that the verdict then carries.
+
+    Args:
+        verdict: What was found.
+        ignored: Check → why its findings are accepted. A name that this verdict's gate never asks changes nothing.
+    """
+    checks, notes = [], list(verdict.notes)
+    for check in verdict.checks:
+        if check.name in ignored and check.outcome is not Outcome.PASS:
+            detail = f"ignored: {ignored[check.name]}"
+            message = f"{check.name} ignored with {len(check.findings)} findings: {ignored[check.name]}"
+            notes.append(Note(reason=NoteReason.CHECK_IGNORED, message=message, offender=check.name))
+            checks.append(Check(name=check.name, state=CheckState.NOT_RUN, detail=detail))
+        else:
+            checks.append(check)
+    return judge(
+        tier=verdict.tier,
+        rung=verdict.rung,
+        subject=verdict.subject,
+        checks=checks,
+        notes=notes,
+        required=[name for name in verdict.required if name not in ignored],
+    )

@@ -138,3 +138,19 @@ def test_the_module_runs_as_the_command() -> None:
     """`python -m lastgood` is `lastgood`, for environments without scripts on PATH."""
     told = subprocess.run([sys.executable, "-m", "lastgood", "--version"], capture_output=True, text=True)
     assert told.stdout.startswith("lastgood, version ")
+
+
+def test_an_ignored_check_passes_with_its_reason_in_the_verdict(
+    call: Call, family: BuiltFamily, uri: str, tmp_path: Path
+) -> None:
+    """What a family accepts on purpose is written down, and printed each time."""
+    (family.root / family.family / str(family.newest) / "notes.safetensors").write_bytes(b"left over")
+    config = tmp_path / "lastgood.toml"
+    config.write_text(
+        f'[families.llm-7b]\nroot = "{family.root}"\n[[families.llm-7b.ignore]]\n'
+        'check = "unexpected_files"\nreason = "a sidecar of our data team lies there"\n'
+    )
+    assert call("verify", uri, "--no-record").code == 1
+    told = call("verify", "llm-7b", "--config", str(config), "--no-record")
+    assert told.code == 0
+    assert "a sidecar of our data team lies there" in told.out

@@ -14,6 +14,7 @@ from lastgood.drill import DrillResult, FaultKind, drill, random_fault
 from lastgood.errors import UsageError
 from lastgood.family import Family
 from lastgood.location import Location
+from lastgood.verdict import waive
 from lastgood.verify import render_verdict
 
 __all__ = ["drill_command", "phase_table"]
@@ -68,12 +69,13 @@ def drill_command(
         keep=keep,
         stage=lambda stage: complain(f"drill: {stage}", None),
     )
+    verdict = waive(result.verdict, family_settings.ignored)
     if location.generation is not None and not no_record:
-        Family(location).keep(result.verdict, location.generation, begin, result.measurements)
+        Family(location).keep(verdict, location.generation, begin, result.measurements)
     if as_json:
         emit_json(
             {
-                "verdict": result.verdict,
+                "verdict": verdict,
                 "measurements": result.measurements,
                 "fault": result.fault,
                 "resumed": str(result.resumed) if result.resumed else None,
@@ -82,10 +84,10 @@ def drill_command(
             }
         )
     else:
-        say(f"{render_verdict(result.verdict)}\n\n{phase_table(result)}")
-        if result.verdict.outcome.exit_code and result.log_tail:
+        say(f"{render_verdict(verdict)}\n\n{phase_table(result)}")
+        if verdict.outcome.exit_code and result.log_tail:
             say(f"\nlast lines of the replica:\n{result.log_tail}")
-    return result.verdict.outcome.exit_code
+    return verdict.outcome.exit_code
 
 
 def _newest(location: Location) -> Location:

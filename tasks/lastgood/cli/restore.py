@@ -14,6 +14,7 @@ from lastgood.family import Family
 from lastgood.location import Location
 from lastgood.records import Measurements
 from lastgood.restore import next_generation, restore
+from lastgood.verdict import waive
 from lastgood.verify import render_verdict
 
 __all__ = ["restore_command"]
@@ -67,15 +68,16 @@ def restore_command(
             keep=keep,
             progress=progress,
         )
+    verdict = waive(result.verdict, declared.ignored)
     if not no_record:
-        Family(location).keep(result.verdict, result.generation, begin, result.measurements)
+        Family(location).keep(verdict, result.generation, begin, result.measurements)
     if as_json:
-        emit_json({"verdict": result.verdict, "measurements": result.measurements, "scratch": _spelled(result.scratch)})
+        emit_json({"verdict": verdict, "measurements": result.measurements, "scratch": _spelled(result.scratch)})
     else:
-        say(f"{render_verdict(result.verdict)}\n{_measured(result.measurements)}")
+        say(f"{render_verdict(verdict)}\n{_measured(result.measurements)}")
         if result.scratch:
             say(f"  kept  {result.scratch}")
-    return result.verdict.outcome.exit_code
+    return verdict.outcome.exit_code
 
 
 def _generation(location: Location, sample: bool) -> Location:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,7 @@ class Replayable:
 
     replica: ReplicaSettings
     objectives: Objectives
+    ignored: Mapping[str, str]
 
 
 def replica_of(location: Location, settings: FamilySettings | None) -> Replayable:
@@ -69,4 +71,4 @@ def replica_of(location: Location, settings: FamilySettings | None) -> Replayabl
             f"no replica declared for family {location.keys.family}",
             hint=f"add [families.{location.keys.family}.replica] with a command to {DEFAULT_FILE}",
         )
-    return Replayable(replica=settings.replica, objectives=settings.objectives)
+    return Replayable(replica=settings.replica, objectives=settings.objectives, ignored=settings.ignored)

@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from lastgood.cli.output import emit_json, json_option, progress_bar, say
+from lastgood.cli.settings import config_option, find_family
 from lastgood.errors import StorePermanentError, UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
-from lastgood.location import Location, locate
-from lastgood.verdict import Outcome, Verdict
+from lastgood.location import Location
+from lastgood.verdict import Outcome, Verdict, waive
 from lastgood.verify import Depth, render_verdict, repair_pointers, verify_family
 
 __all__ = ["verify_command"]
 
 
 @click.command("verify")
-@click.argument("uri")
+@click.argument("what", metavar="URI|NAME")
 @click.option("--all", "every", is_flag=True, help="Of a family: every generation that it keeps, not only the newest.")
 @click.option("--metadata", is_flag=True, help="Existence and sizes only; reads no payload.")
 @click.option("--repair", is_flag=True, help="Of a family: rewrite pointers and caches that lag.")
 @click.option("--no-record", is_flag=True, help="Leave no evidence and change nothing, whatever is found.")
+@config_option
 @json_option
-def verify_command(uri: str, every: bool, metadata: bool, repair: bool, no_record: bool, as_json: bool) -> int:
+def verify_command(
+    what: str, every: bool, metadata: bool, repair: bool, no_record: bool, config: Path | None, as_json: bool
+) -> int:
     """Compare the generation URI with its manifest, byte for byte; of a family, its pointers and newest generation.
+
+    NAME is a family of lastgood.toml, whose ignored checks are waived with their written reasons.
 
     The verdict is recorded: a fail bars the generation until an operator rolls back or publishes a newer one.
     """
-    location = locate(uri)
-    family = Family(location)
+    location, settings = find_family(what, config)
+    family = Family(location, ignored=settings.ignored if settings else None)
     if not family.exists():
         raise UsageError(f"not a lastgood family: {location.family_uri}")
     if repair:
         if location.generation is not None:
-            raise UsageError(f"--repair mends a family's pointers: {uri} names a generation")
+            raise UsageError(f"--repair mends a family's pointers: {what} names a generation")
         repair_pointers(location.store, location.keys)
     verdicts = []
     if location.generation is None:
-        verdicts.append(verify_family(location.store, location.keys))
+        found = verify_family(location.store, location.keys)
+        verdicts.append(waive(found, settings.ignored if settings else {}))
     for generation in _chosen(location, every):
         depth = Depth.METADATA if metadata else Depth.FULL
         with progress_bar(f"verify {generation}", _bytes(location, generation)) as progress:
