@@ -22,7 +22,7 @@ from typing import Self
 
 from lastgood.replica.trace import Saved, Step, TraceReader, TraceRecord
 
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 200.0
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["lastgood.replica.trainer.life"])
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ import pytest
 
 from lastgood.errors import LastgoodError, StorePermanentError, UsageError
 from lastgood.replica import keeper
-from lastgood.replica.processes import ProcessIdentity, ReplicaProcess
+from lastgood.replica.processes import ProcessIdentity, ReplicaProcess, replica_home
 
 SOON = timedelta(seconds=20)
 
@@ -244,3 +246,15 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """Without its log a crashed replica could not be explained, so it is not started."""
     with pytest.raises(StorePermanentError, match="log cannot be written"):
         ReplicaProcess.start(["true"], {"PATH": os.environ["PATH"]}, tmp_path, tmp_path / "absent" / "log")
+
+
+@pytest.mark.parametrize("depth", [0, 8])
+def test_the_home_of_a_replica_has_room_for_a_socket(tmp_path: Path, depth: int) -> None:
+    """Data loaders put sockets into TMPDIR, and under a deep scratch every replica would die of a path too long."""
+    with tempfile.TemporaryDirectory() as shallow:
+        scratch = Path(shallow, *["deep-directory"] * depth)
+        scratch.mkdir(parents=True, exist_ok=True)
+        with replica_home(scratch) as home, socket.socket(socket.AF_UNIX) as listener:
+            (home / "pymp-12345678").mkdir()
+            listener.bind(str(home / "pymp-12345678" / "listener-12345678"))
+            assert home.is_relative_to(scratch) == (depth == 0)

@@ -9,7 +9,7 @@ trackers are off, for a disposable run must not appear beside the real ones; a m
 
     LASTGOOD_REPLICA=1         this process is a replica; requires LASTGOOD_FAMILY
     LASTGOOD_FAMILY=<uri>      where to publish and discover
-    LASTGOOD_RESUME=<uri|id>   a hint: which generation the supervisor expects to be resumed; empty for none
+    LASTGOOD_RESUME=<uri>      a hint: which generation the supervisor expects to be resumed; empty for none
     LASTGOOD_STOP_STEP=<n>     stop once this many steps are completed
     LASTGOOD_TRACE=1           write the trace (0: do not)
 
@@ -74,7 +74,7 @@ class ReplicaEnvironment:
     Args:
         is_replica: Whether this job is disposable; production jobs leave it False.
         family: URI or path of `<root>/<family>`; None where the command line says it.
-        resume: Id or URI of the generation to resume; None for no hint.
+        resume: URI of the generation to resume; None for no hint.
         stop_step: Completed steps after which to stop; None for the job's own end.
         trace: Whether to write the trace.
     """

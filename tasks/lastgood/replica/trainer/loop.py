@@ -1,6 +1,7 @@
 """The training loop: resume, step, save, stop.
 
-Decides the order of events that a resume depends on; what is trained is `build`'s, what is said is `report`'s. Rules:
+Decides the order of events that a resume depends on; what is trained is `build`'s, how is `step`'s, what is said is
+`report`'s. Rules:
 
 - Everything is built, registered and audited before the run claims an incarnation; the claim comes before discovery,
   discovery before the load, the load before the first draw.
@@ -16,19 +17,15 @@ import secrets
 import tempfile
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 import torch.distributed
-from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.nn import functional
 
-from lastgood.errors import ResumeRefused, UsageError
+from lastgood.errors import PublishError, ResumeRefused, UsageError
 from lastgood.job import compare_jobs
 from lastgood.manifest import Component, Expectations, JobDescription
 from lastgood.publish import Published, StagedArtifact
@@ -36,17 +33,14 @@ from lastgood.replica.events import Phase, StopReason
 from lastgood.replica.trainer.build import Training, fast_forward
 from lastgood.replica.trainer.description import describe
 from lastgood.replica.trainer.faults import Fault, FaultKind
-from lastgood.replica.trainer.parallel import World, synchronise
+from lastgood.replica.trainer.parallel import World
 from lastgood.replica.trainer.report import HostCopy, Reporter, StepReport
-from lastgood.replica.trainer.settings import Precision, Settings
+from lastgood.replica.trainer.settings import Settings
+from lastgood.replica.trainer.step import Batches, train_step
 from lastgood.run import ResumedGeneration, Run
 from lastgood.state import Observation, Snapshot, WrittenArtifact
 
 __all__ = ["Loop"]
-
-CLIPPED_NORM = 1.0
-Batches: TypeAlias = Generator[tuple[Tensor, Tensor], None, None]
-_AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16, Precision.FP32: torch.float32}
 
 
 class Loop:
@@ -107,11 +101,9 @@ class Loop:
             batches = training.batches()
             stack.callback(batches.close)  # ends the loader's workers
             while training.step < settings.stop_step:
-                begin_ns = time.monotonic_ns()
-                last = training.step + 1 == settings.stop_step
-                saves = last or (settings.save_every > 0 and (training.step + 1) % settings.save_every == 0)
+                saves = self._saves(training.step + 1)
                 before = self._capture_before() if saves else None
-                report = self._step(batches, begin_ns)
+                report = self.step(batches)
                 self._acknowledge()
                 self._reporter.step(report)
                 if saves:
@@ -120,58 +112,29 @@ class Loop:
         self._acknowledge()
         self._reporter.stopped(StopReason.FINISHED, training.step)
 
-    # Steps
-
-    def _step(self, batches: Batches, begin_ns: int) -> StepReport:
-        training, settings = self.training, self._settings
+    def step(self, batches: Batches) -> StepReport:
+        """Train one step and say what it did."""
+        begin_ns = time.monotonic_ns()
+        training, every = self.training, self._settings.digest_every
         updates, rates = training.updates, training.learning_rates()
         # Reading the scale back from a GPU would wait for it.
-        scale = torch.tensor([training.scaler.get_scale()][: self._world.device.type == "cpu"])
-        losses, sample_ids = [], []
-        for index in range(settings.microbatches):
-            ids, windows = next(batches)
-            losses.append(self._microbatch(windows, last=index + 1 == settings.microbatches))
-            sample_ids.append(tuple(int(one) for one in ids.tolist()))
-            training.accumulation.advance()
-        norm = self._update()
-        if settings.step_delay_seconds:
-            time.sleep(settings.step_delay_seconds)
-        loss, every = torch.stack(losses).mean(), settings.digest_every
+        scale = [torch.tensor(training.scaler.get_scale())] if self._world.device.type == "cpu" else []
+        window = train_step(training, self._settings, self._world, batches)
         return StepReport(
             step=training.step,
             begin_ns=begin_ns,
-            numbers=HostCopy(loss, norm, *scale),
+            numbers=HostCopy(torch.stack(window.losses).mean(), window.grad_norm, *scale),
             learning_rates=rates,
-            sample_ids=tuple(sample_ids),
+            sample_ids=tuple(tuple(ids.tolist()) for ids in window.sample_ids),
             draws=training.augmentation.take_draws(),
             optimizer_steps=training.optimizer_steps(),
             skipped=training.updates == updates,
             digests=training.digests() if every and training.step % every == 0 else {},
         )
 
-    def _microbatch(self, windows: Tensor, *, last: bool) -> Tensor:
-        training, device = self.training, self._world.device
-        tokens = training.augmentation(windows).to(device, non_blocking=True)
-        precision = self._settings.precision
-        with synchronise(training.model, last=last):
-            with torch.autocast(device.type, _AUTOCAST[precision], enabled=precision is not Precision.FP32):
-                logits = training.model(tokens[:, :-1])
-            loss = functional.cross_entropy(logits.float(), tokens[:, 1:].flatten())
-            training.scaler.scale(loss / self._settings.microbatches).backward()
-        return loss.detach()
-
-    def _update(self) -> Tensor:
-        training = self.training
-        training.scaler.unscale_(training.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(training.parameters, CLIPPED_NORM)
-        training.scaler.step(training.optimizer)
-        training.scaler.update()
-        training.optimizer.zero_grad(set_to_none=True)
-        training.scheduler.step()
-        if training.average is not None:
-            training.average.update(training.model)
-        training.step += 1
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    def _saves(self, step: int) -> bool:
+        every = self._settings.save_every
+        return step == self._settings.stop_step or (every > 0 and step % every == 0)
 
     # Loading and saving
 
@@ -212,7 +175,11 @@ class Loop:
                 staging, write, job=job, expectations=expectations, then=self._acknowledged.append
             )
         else:
-            written = snapshot.write(staging.payload)
+            try:
+                written = snapshot.write(staging.payload)
+            except OSError as error:
+                self.run.abandon(staging, str(error))
+                raise PublishError(f"cannot write step {training.step}: {staging.payload}: {error}") from error
             if self._fault is not None:
                 written = self._fault.spoil(
                     staging.payload, written, before=before, rank=self._world.rank, barrier=_barrier

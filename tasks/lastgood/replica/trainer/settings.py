@@ -211,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m lastgood.replica.trainer", allow_abbrev=False)
     where = parser.add_argument_group("where and whence")
     where.add_argument("--family")
-    where.add_argument("--resume", help="generation id or URI, a hint; empty for none")
+    where.add_argument("--resume", help="URI of a generation, a hint; empty for none")
     where.add_argument("--allow-fresh", action="store_true")
     where.add_argument("--allow-topology-change", action="store_true")
     _add_course(parser.add_argument_group("course"))
