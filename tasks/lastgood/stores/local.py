@@ -28,7 +28,7 @@ from lastgood.digest import (
     copy_and_hash,
     hash_files,
 )
-from lastgood.errors import StoreError, StorePermanentError, StoreTransientError
+from lastgood.errors import FormatError, StoreError, StorePermanentError, StoreTransientError
 from lastgood.identity import check_key
 from lastgood.stores.filesystem import FileSystem
 from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObject, Trouble
@@ -90,7 +90,8 @@ class LocalStore:
                 with os.scandir(self.path(prefix) if prefix else self.root) as entries:
                     for entry in entries:
                         if not entry.name.startswith(TEMPORARY_PREFIX):
-                            (directories if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+                            names = directories if entry.is_dir(follow_symlinks=False) else files
+                            names.append(_spelled(entry.name))
             except FileNotFoundError:
                 self._check_root()
         return Names(files=tuple(sorted(files)), directories=tuple(sorted(directories)))
@@ -99,13 +100,13 @@ class LocalStore:
         with _classified(f"walk {prefix}"):
             try:
                 with os.scandir(self.path(prefix)) as entries:
-                    ordered = sorted(entries, key=lambda entry: entry.name)
+                    ordered = sorted(entries, key=_order)
             except FileNotFoundError:
                 self._check_root()
                 return
         for entry in ordered:
-            key = f"{prefix}/{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
+            key = f"{prefix}/{_spelled(entry.name)}"
+            if entry.is_dir(follow_symlinks=False) and _is_lawful(key):
                 yield from self.walk(key)
             else:
                 # A file deleted between listing and stat is simply not there.
@@ -168,8 +169,9 @@ class LocalStore:
             self._check_root()
             yield from (_hashed(request.path, error) for request in requests)
             return
-        with root:
-            results = hash_files(requests, root=root, drop_cache=drop_cache, progress=progress)
+        # Closed in this order: the workers stop before the directory that they read goes.
+        results = hash_files(requests, root=root, drop_cache=drop_cache, progress=progress)
+        with root, contextlib.closing(results):
             for request, result in zip(requests, results, strict=True):
                 yield _hashed(request.path, result)
 
@@ -334,6 +336,27 @@ class LocalStore:
                 else:
                     self._files.unlink(Path(entry.path))
         self._files.remove_directory(directory)
+
+
+def _order(entry: os.DirEntry[str]) -> str:
+    # A directory sorts as its children's keys do, with the separator behind its name.
+    return f"{_spelled(entry.name)}/" if entry.is_dir(follow_symlinks=False) else _spelled(entry.name)
+
+
+def _spelled(name: str) -> str:
+    """A name from the file system as text that can be stored: bytes that are no UTF-8 become escapes.
+
+    The backslash makes such a name unlawful as a key, so it can be reported and never opened by mistake.
+    """
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _is_lawful(key: str) -> bool:
+    try:
+        check_key(key)
+    except FormatError:
+        return False
+    return True
 
 
 def _stored(key: str, status: os.stat_result) -> StoredObject:
