@@ -128,7 +128,7 @@ def _fault_fired(observed: Observed) -> Check:
 
 def _recovered(observed: Observed) -> Check:
     if observed.shot is None:
-        return _not_run("recovered", "nothing was killed")
+        return _not_run("recovered", _why(observed))
     if observed.recovered is None:
         message = f"not recovered: {observed.subject}: after {observed.fault}: {observed.failure}"
         finding = Finding(reason=Reason.DRILL_NOT_RECOVERED, message=message, offender=observed.subject)
@@ -141,7 +141,7 @@ def _recovered(observed: Observed) -> Check:
 def _resumed_newest(observed: Observed) -> Check:
     """What was resumed is the newest candidate, and nothing that was acknowledged before the kill is newer."""
     if observed.recovered is None or observed.killed is None:
-        return _not_run("resumed_newest", "the job did not recover")
+        return _not_run("resumed_newest", _why(observed))
     resumed = resumed_generation(observed.recovered)
     acknowledged = max(_acknowledged(observed.killed), default=None)
     expected = max((g for g in (observed.offered, acknowledged) if g is not None), default=None)
@@ -167,7 +167,7 @@ def _resumed_newest(observed: Observed) -> Check:
 
 def _rpo(observed: Observed, objective: int | None) -> Check:
     if observed.recovered is None or observed.killed is None:
-        return _not_run("rpo", "the job did not recover")
+        return _not_run("rpo", _why(observed))
     loss = loss_steps(observed.killed, observed.recovered)
     findings = []
     if objective is not None and loss > objective:
@@ -188,7 +188,7 @@ def _rpo(observed: Observed, objective: int | None) -> Check:
 
 def _rto(observed: Observed, objective: float | None) -> Check:
     if observed.recovery is None:
-        return _not_run("rto", "the job did not recover")
+        return _not_run("rto", _why(observed))
     seconds = observed.recovery.rto_seconds
     findings = []
     if objective is not None and seconds > objective:
@@ -210,7 +210,7 @@ def _rto(observed: Observed, objective: float | None) -> Check:
 def _phases_accounted(observed: Observed) -> Check:
     recovery = observed.recovery
     if recovery is None:
-        return _not_run("phases_accounted", "the job did not recover")
+        return _not_run("phases_accounted", _why(observed))
     if recovery.trouble is not None:
         detail = f"marks of rank {recovery.rank} contradict each other: {recovery.trouble}"
         return Check(name="phases_accounted", state=CheckState.INCONCLUSIVE, detail=detail)
@@ -221,7 +221,7 @@ def _phases_accounted(observed: Observed) -> Check:
 def _save_after_resume(observed: Observed) -> Check:
     name = "save_after_resume"
     if observed.recovered is None:
-        return _not_run(name, "the job did not recover")
+        return _not_run(name, _why(observed))
     if observed.saved is None:
         why = observed.save_failure or "no save was reported"
         message = f"save after resume failed: {observed.subject}: {why}"
@@ -245,7 +245,7 @@ def _save_after_resume(observed: Observed) -> Check:
 
 def _no_orphans(observed: Observed) -> Check:
     if observed.shot is None:
-        return _not_run("no_orphans", "nothing was killed")
+        return _not_run("no_orphans", _why(observed))
     findings = []
     for what, processes in (
         ("of the killed life when the job had recovered", observed.survivors),
@@ -282,6 +282,10 @@ def _parsed(text: str) -> GenerationId | None:
         return GenerationId.parse(text)
     except FormatError:
         return None
+
+
+def _why(observed: Observed) -> str:
+    return "nothing was killed" if observed.shot is None else "the job did not recover"
 
 
 def _not_run(name: str, why: str) -> Check:

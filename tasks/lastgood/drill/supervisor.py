@@ -33,7 +33,7 @@ from lastgood.markers import Claim
 from lastgood.protocol import choose, perform
 from lastgood.records import Measurements
 from lastgood.replica.contract import ReplicaEnvironment
-from lastgood.replica.processes import ProcessIdentity
+from lastgood.replica.processes import ProcessIdentity, replica_home
 from lastgood.restore.materialize import Scratch, make_copy
 from lastgood.stores import LocalStore
 from lastgood.stores.port import Progress
@@ -393,12 +393,10 @@ def _open_scratch(location: Location | None, parent: Path | None, *, keep: bool)
         reason = os.strerror(error.errno or 0).lower()
         raise UsageError(f"scratch directory cannot be made: in {parent}: {reason}") from error
     try:
-        place = Scratch(
-            directory=directory, root=directory / "root", home=directory / "home", log=directory / "launch-1.log"
-        )
-        place.root.mkdir()
-        place.home.mkdir()
-        yield place
+        root, log = directory / "root", directory / "launch-1.log"
+        root.mkdir()
+        with replica_home(directory) as home:
+            yield Scratch(directory=directory, root=root, home=home, log=log)
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)

@@ -18,8 +18,9 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -29,9 +30,10 @@ from lastgood.errors import LastgoodError, StorePermanentError, UsageError
 from lastgood.replica import keeper
 from lastgood.replica.keeper import ProcessIdentity
 
-__all__ = ["ProcessIdentity", "ReplicaProcess", "find_program"]
+__all__ = ["ProcessIdentity", "ReplicaProcess", "find_program", "replica_home"]
 
 MAXIMUM_LOG_BYTES: Final = 16 * 2**20
+MAXIMUM_HOME_BYTES: Final = 60
 SHORTEST_SECRET: Final = 8
 START_TIMEOUT: Final = timedelta(seconds=30)
 END_TIMEOUT: Final = timedelta(seconds=keeper.KILL_SECONDS + 5)
@@ -211,6 +213,24 @@ class ReplicaProcess:
             if event == "ended":
                 self._returncode = int(detail)
         return self._returncode
+
+
+@contextlib.contextmanager
+def replica_home(scratch: Path) -> Iterator[Path]:
+    """A directory for a replica's HOME and TMPDIR: in the scratch, or elsewhere where that path would be too long.
+
+    Programs put sockets into TMPDIR (the workers of a data loader do), and the kernel takes at most 108 bytes of path.
+
+    Args:
+        scratch: A directory of the supervisor's own.
+    """
+    home = scratch / "home"
+    if len(os.fsencode(home)) <= MAXIMUM_HOME_BYTES:
+        home.mkdir()
+        yield home
+    else:
+        with tempfile.TemporaryDirectory(prefix="lastgood-", ignore_cleanup_errors=True) as short:
+            yield Path(short)
 
 
 def find_program(command: Sequence[str], environment: Mapping[str, str], directory: Path) -> str:
