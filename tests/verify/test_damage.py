@@ -62,6 +62,7 @@ RAISED_BY_DRILLS = frozenset(
         Reason.RECOVERED_FROM_WRONG_GENERATION,
         Reason.RPO_EXCEEDED,
         Reason.RTO_EXCEEDED,
+        Reason.ORPHANS_SURVIVED,
     }
 )
 

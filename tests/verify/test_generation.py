@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,12 +16,13 @@ from lastgood.identity import GenerationId
 from lastgood.manifest import Component
 from lastgood.protocol import choose, perform
 from lastgood.reasons import NoteReason, Reason
+from lastgood.records import keep_verdict
 from lastgood.stores import LocalStore
 from lastgood.stores.port import Hashed, Progress, StoredObject, Trouble
 from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_life
 from lastgood.testing.damage import CATALOGUE, Scene
 from lastgood.verdict import Check, Outcome, Rung, Verdict
-from lastgood.verify import Depth, inspector, verify_generation
+from lastgood.verify import Depth, inspector, render_verdict, verify_generation
 
 EVERY_CHECK = (
     "commit",
@@ -286,3 +288,33 @@ def test_a_file_of_another_length_from_another_generation_is_named_as_that(tmp_p
         (Reason.FOREIGN_GENERATION_FILE, "model/rank-00001.safetensors")
     ]
     assert str(built.generations[0]) in verdict.findings[0].message
+
+
+def test_a_name_that_is_no_text_is_refused_and_can_be_recorded(healthy: BuiltFamily) -> None:
+    """File systems hold names that no document can; one of them must not crash the gate or its record."""
+    directory = healthy.root / healthy.keys.artifacts(healthy.newest)
+    with open(os.fsencode(directory) + b"/model/\xff.bin", "wb"):
+        pass
+    (directory / "new\nline").mkdir()
+    verdict = verify_generation(healthy.store, healthy.keys, healthy.newest)
+    assert {(f.reason, f.offender) for f in verdict.findings} == {
+        (Reason.UNEXPECTED_FILE, "model/\\xff.bin"),
+        (Reason.UNEXPECTED_FILE, "new\nline"),
+    }
+    assert len(render_verdict(verdict).splitlines()) == 1 + len(EVERY_CHECK) + 3
+    assert keep_verdict(healthy.store, healthy.keys, verdict, generation=healthy.newest).is_new
+
+
+def test_a_directory_with_too_many_files_is_refused_without_reading_them_all(
+    healthy: BuiltFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not looked at cannot be called harmless."""
+    for module in ("reading", "checks"):
+        monkeypatch.setattr(f"lastgood.verify.{module}.MAXIMUM_EXTRA_FILES", 20)
+    cache = healthy.root / healthy.keys.artifacts(healthy.newest) / ".cache"
+    cache.mkdir()
+    for number in range(30):
+        (cache / str(number)).touch()
+    verdict = verify_generation(healthy.store, healthy.keys, healthy.newest)
+    assert [(f.reason, f.offender) for f in verdict.findings] == [(Reason.UNEXPECTED_FILE, ".")]
+    assert check(verdict, "digests").outcome is Outcome.PASS

@@ -125,7 +125,9 @@ class Store(DocumentStore, Protocol):
         """Where a prefix can be read as a local directory."""
 
     def walk(self, prefix: str) -> Iterator[StoredObject]:
-        """Every object below a prefix, sorted by key. Not atomic."""
+        """Every object below a prefix, sorted by key. Not atomic. What lies under a name that is no lawful key is shown
+        once, as it is (a directory as `other`), and not entered.
+        """
 
     def stat(self, key: str) -> StoredObject | None:
         """What lies under a key, or None."""

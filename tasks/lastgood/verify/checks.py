@@ -15,7 +15,7 @@ from lastgood.digest import Digest
 from lastgood.manifest import REQUIRED_COMPONENTS, Artifact, Component, Manifest, Purpose
 from lastgood.stores.port import ObjectKind, StoredObject
 from lastgood.verdict import Finding, Note, NoteReason, Reason
-from lastgood.verify.reading import Listing, ancestors
+from lastgood.verify.reading import MAXIMUM_EXTRA_FILES, Listing, ancestors
 
 __all__ = [
     "check_components",
@@ -125,7 +125,11 @@ def check_extras(manifest: Manifest, listing: Listing) -> tuple[tuple[Finding, .
     expected = {artifact.path for artifact in manifest.artifacts}
     hiding = {parent for path in expected for parent in ancestors(path)}
     findings, notes = [], []
-    for path in sorted(set(listing) - expected - hiding - {""}):
+    extras = sorted(set(listing) - expected - hiding - {""})
+    if len(extras) > MAXIMUM_EXTRA_FILES:
+        message = f"too many files: {place(manifest)}: more than {MAXIMUM_EXTRA_FILES} that the manifest does not list"
+        findings.append(Finding(reason=Reason.UNEXPECTED_FILE, message=message, offender="."))
+    for path in extras:
         if is_stray(path):
             message = f"stray file: {path} in {place(manifest)}: not in the manifest"
             notes.append(Note(reason=NoteReason.STRAY_FILE, message=message, offender=path))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 from lastgood import documents
@@ -30,6 +31,9 @@ __all__ = [
     "read_document",
     "read_stored_manifest",
 ]
+
+MAXIMUM_EXTRA_FILES = 10_000
+"""Files beside the listed ones that are looked at; a directory with more is refused for that alone."""
 
 Listing: TypeAlias = Mapping[str, StoredObject]
 """Path relative to the generation's directory → what lies there; directories are not listed."""
@@ -198,7 +202,8 @@ def list_artifacts(store: Store, prefix: str, manifest: Manifest) -> Listing:
     if top is not None and top.kind is not ObjectKind.OTHER:
         return {"": top}
     start = len(prefix) + 1
-    found = {stored.key[start:]: stored for stored in store.walk(prefix)}
+    seen = islice(store.walk(prefix), len(manifest.artifacts) + MAXIMUM_EXTRA_FILES + 1)
+    found = {stored.key[start:]: stored for stored in seen}
     for artifact in manifest.artifacts:
         # Below a link the store would answer for the link's target, so only what no ancestor hides is asked for.
         if artifact.path in found or any(parent in found for parent in ancestors(artifact.path)):
