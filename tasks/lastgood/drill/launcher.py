@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from lastgood.config import ReplicaSettings
 from lastgood.errors import UsageError
@@ -22,6 +22,9 @@ from lastgood.replica.keeper import send_signal
 from lastgood.replica.processes import ProcessIdentity, ReplicaProcess, find_program
 
 __all__ = ["CommandLauncher", "Launcher"]
+
+# torchrun alone prints some fifty lines about each failed attempt.
+LOG_LINES: Final = 400
 
 
 class Launcher(Protocol):
@@ -98,7 +101,7 @@ class CommandLauncher:
             launched.kill_tree()
 
     def log_tail(self) -> str:
-        return self._launched[-1].log_tail(hide=self._passed) if self._launched else ""
+        return self._launched[-1].log_tail(lines=LOG_LINES, hide=self._passed) if self._launched else ""
 
     def __enter__(self) -> Self:
         return self
