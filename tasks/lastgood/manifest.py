@@ -435,16 +435,19 @@ def _check_paths(paths: Iterable[str], where: str) -> None:
     for path in paths:
         check_key(path)
         # File systems that fold case or normalise Unicode would merge twins into one file.
-        folded = unicodedata.normalize("NFC", path).casefold()
+        folded = path.lower() if path.isascii() else unicodedata.normalize("NFC", path).casefold()
         if folded in seen:
             raise FormatError(f"paths are twins: {where}: {seen[folded]!r} and {path!r}")
         seen[folded] = path
+    directories: set[str] = set()
     for folded, path in seen.items():
-        parent = folded
-        while "/" in parent:
-            parent = parent.rpartition("/")[0]
+        parent = folded.rpartition("/")[0]
+        # Whatever lies above a directory that was looked at has been looked at too.
+        while parent and parent not in directories:
             if parent in seen:
                 raise FormatError(f"a path is both file and directory: {where}: {seen[parent]!r} and {path!r}")
+            directories.add(parent)
+            parent = parent.rpartition("/")[0]
 
 
 def _check_topology(manifest: Manifest, where: str) -> None:

@@ -73,6 +73,14 @@ class TroubledStore(LocalStore):
                 yield hashed
 
 
+class BreakingStore(LocalStore):
+    """A store that goes away while the last artifact is read."""
+
+    def hash(self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None) -> Iterator[Hashed]:
+        yield from super().hash(prefix, requests[:-1], progress)
+        raise StoreTransientError("cannot read: no reply")
+
+
 class ShortListingStore(LocalStore):
     """A store whose listing lacks objects that are there, as an eventually consistent one may answer."""
 
@@ -205,6 +213,15 @@ def test_a_fail_dominates_an_unreadable_artifact(scene: Scene) -> None:
     verdict = verify_generation(TroubledStore(scene.root, unreadable="data.json"), scene.keys, scene.generation)
     assert verdict.outcome is Outcome.FAIL
     assert [finding.offender for finding in verdict.findings] == [offender]
+
+
+def test_what_was_found_before_the_store_failed_stays_found(scene: Scene) -> None:
+    """A connection that breaks in the middle of a terabyte must not take the damage seen so far with it."""
+    offender = CATALOGUE["byte_flipped"].apply(scene)
+    verdict = verify_generation(BreakingStore(scene.root), scene.keys, scene.generation)
+    assert verdict.outcome is Outcome.FAIL
+    assert [finding.offender for finding in verdict.findings] == [offender]
+    assert "no reply" in check(verdict, "digests").detail
 
 
 def test_a_listing_never_proves_absence(healthy: BuiltFamily) -> None:

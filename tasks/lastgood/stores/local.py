@@ -104,14 +104,18 @@ class LocalStore:
             except FileNotFoundError:
                 self._check_root()
                 return
-        for entry in ordered:
-            key = f"{prefix}/{_spelled(entry.name)}"
-            if entry.is_dir(follow_symlinks=False) and _is_lawful(key):
-                yield from self.walk(key)
-            else:
-                # A file deleted between listing and stat is simply not there.
-                with _classified(f"stat {key}"), contextlib.suppress(FileNotFoundError):
-                    yield _stored(key, entry.stat(follow_symlinks=False))
+        # One guard for the whole directory: entering one for each of a million files would cost as much as their stat.
+        with _classified(f"walk {prefix}"):
+            for entry in ordered:
+                key = f"{prefix}/{_spelled(entry.name)}"
+                if entry.is_dir(follow_symlinks=False) and _is_lawful(key):
+                    yield from self.walk(key)
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # deleted between listing and stat, so it is simply not there
+                yield _stored(key, status)
 
     def stat(self, key: str) -> StoredObject | None:
         with _classified(f"stat {key}"):

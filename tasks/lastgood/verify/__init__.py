@@ -2,6 +2,7 @@
 
 - `reading`: documents and listings, brought to where they can be judged.
 - `checks`: pure judgements over a manifest and a listing.
+- `lineage`: what the family around it says of a generation.
 - `origins`: whose bytes the wrong ones are.
 - `inspection`: the quick look by which `latest` and every start choose.
 - `generation`: the whole of one generation, byte for byte.

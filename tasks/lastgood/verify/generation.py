@@ -1,26 +1,24 @@
 """Tier 1: is this generation what its manifest and commit marker claim, byte for byte, and may it be resumed?
 
 Decides which checks are made, in which order, and when one cannot be made. Leaves what is wrong with a manifest or a
-listing to `checks`, and where wrong bytes came from to `origins`. Rules: every check is reported, made or not; trouble
-of the store makes a check inconclusive, never passed and never failed; artifacts are judged only by a manifest that is
-this generation's and that the marker vouches for. The question is always whether training may resume from it.
+listing to `checks`, whom a marker follows to `lineage`, and where wrong bytes came from to `origins`. Rules: every
+check is reported, made or not; trouble of the store makes a check inconclusive, never passed and never failed;
+artifacts are judged only by a manifest that is this generation's and that the marker vouches for. The question is
+always whether training may resume from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from lastgood import documents
 from lastgood.digest import Algorithm, Digest, HashRequest
 from lastgood.errors import FormatError, StoreError, UsageError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import Artifact, Manifest
-from lastgood.markers import Commit, ResumeRecord
-from lastgood.protocol import Survey, perform, take_survey
-from lastgood.protocol.commits import commit_digest
+from lastgood.markers import Commit
+from lastgood.protocol import perform, take_survey
 from lastgood.stores.port import Hashed, ObjectKind, Progress, Store, StoredObject, Trouble
 from lastgood.verdict import Check, CheckState, Finding, Note, Reason, Rung, Tier, Verdict, judge
 from lastgood.verify.checks import (
@@ -33,13 +31,13 @@ from lastgood.verify.checks import (
     place,
     size_mismatch,
 )
+from lastgood.verify.lineage import check_chain, check_standing, find_predecessor
 from lastgood.verify.origins import Origins
 from lastgood.verify.reading import (
     Listing,
     StoredCommit,
     list_artifacts,
     read_commit_marker,
-    read_document,
     read_stored_manifest,
 )
 
@@ -218,65 +216,44 @@ class _Verification:
         self, manifest: Manifest, wrong: Sequence[tuple[Artifact, StoredObject]], origins: Origins
     ) -> list[Finding]:
         """Name files of another length; those as long as some other artifact are read to see whether they are it."""
-        known = [(artifact, found) for artifact, found in wrong if origins.is_length_known(found.bytes)]
         requests = [
-            HashRequest(path=a.path, algorithms=_algorithms(a), size_bytes=f.bytes) for a, f in known if _algorithms(a)
+            HashRequest(path=artifact.path, algorithms=_algorithms(artifact), size_bytes=found.bytes)
+            for artifact, found in wrong
+            if _algorithms(artifact) and origins.is_length_known(found.bytes)
         ]
-        results: dict[str, Hashed] = {}
-        if requests:
-            # An answer sharpens the finding; without one it stays a wrong size.
-            hashed = self._ask((), lambda: tuple(self._store.hash(self._directory, requests)))
-            results = {result.path: result for result in hashed or ()}
-        findings = []
-        for artifact, found in wrong:
-            result = results.get(artifact.path)
-            digests = result.digests if result else ()
-            findings.append(_foreign(artifact, found.bytes, digests, origins, manifest))
+        # An answer sharpens the finding; without one it stays a wrong size.
+        hashed = self._ask((), lambda: tuple(self._store.hash(self._directory, requests))) if requests else ()
+        digests = {result.path: result.digests for result in hashed or ()}
         return [
-            finding or size_mismatch(artifact, found.bytes, manifest)
-            for finding, (artifact, found) in zip(findings, wrong, strict=True)
+            _foreign(artifact, found.bytes, digests.get(artifact.path, ()), origins, manifest)
+            or size_mismatch(artifact, found.bytes, manifest)
+            for artifact, found in wrong
         ]
 
     def _check_digests(self, manifest: Manifest, artifacts: Sequence[Artifact], origins: Origins) -> None:
         requests = [HashRequest(path=a.path, algorithms=_algorithms(a), size_bytes=a.bytes) for a in artifacts]
-        outcome = _Reading()
-        answered = self._ask(("digests",), lambda: self._compare(manifest, artifacts, requests, origins, outcome))
-        if answered is None:
-            return
-        outcome.unread.extend(
-            f"{artifact.path}: only composite digests are listed"
-            for artifact in manifest.artifacts
-            if not _algorithms(artifact)
-        )
-        detail = f"{outcome.held} of {len(manifest.artifacts)} artifacts, {outcome.held_bytes} bytes"
-        if outcome.unread:
-            detail = f"{detail}; could not read {len(outcome.unread)}: {'; '.join(outcome.unread[:5])}"
-        self._checks["digests"] = Check(
-            name="digests",
-            state=CheckState.INCONCLUSIVE if outcome.unread else CheckState.RAN,
-            detail=detail,
-            findings=tuple(outcome.findings),
-        )
-
-    def _compare(
-        self,
-        manifest: Manifest,
-        artifacts: Sequence[Artifact],
-        requests: Sequence[HashRequest],
-        origins: Origins,
-        outcome: _Reading,
-    ) -> bool:
-        hashed = self._store.hash(self._directory, requests, self._progress)
-        for artifact, found in zip(artifacts, hashed, strict=True):
-            if found.trouble is None and found.digests == _comparable(artifact):
-                outcome.held += 1
-                outcome.held_bytes += artifact.bytes
-            elif found.trouble in (Trouble.UNREADABLE, Trouble.CHANGED):
-                # A committed artifact that changes while it is read will say more when it is read again.
-                outcome.unread.append(f"{artifact.path}: {found.message}")
-            else:
-                outcome.findings.append(_wrong_bytes(artifact, found, origins, manifest))
-        return True
+        findings: list[Finding] = []
+        unread = [f"{a.path}: only composite digests are listed" for a in manifest.artifacts if not _algorithms(a)]
+        held = held_bytes = 0
+        try:
+            hashed = self._store.hash(self._directory, requests, self._progress)
+            for artifact, found in zip(artifacts, hashed, strict=True):
+                if found.trouble is None and found.digests == _comparable(artifact):
+                    held += 1
+                    held_bytes += artifact.bytes
+                elif found.trouble in (Trouble.UNREADABLE, Trouble.CHANGED):
+                    # A committed artifact that changes while it is read will say more when it is read again.
+                    unread.append(f"{artifact.path}: {found.message}")
+                else:
+                    findings.append(_wrong_bytes(artifact, found, origins, manifest))
+        except StoreError as error:
+            # What was found before the store failed stays found.
+            unread.append(error.message)
+        detail = f"{held} of {len(manifest.artifacts)} artifacts, {held_bytes} bytes"
+        if unread:
+            detail = f"{detail}; could not read {len(unread)}: {'; '.join(unread[:5])}"
+        state = CheckState.INCONCLUSIVE if unread else CheckState.RAN
+        self._checks["digests"] = Check(name="digests", state=state, detail=detail, findings=tuple(findings))
 
     # The family around it.
 
@@ -284,95 +261,22 @@ class _Verification:
         if commit is None or commit.marker is None:
             self._skip(("chain",), "no commit marker that could be followed")
             return
-        marker = commit.marker
-        predecessor = self._ask(("chain",), self._predecessor)
-        if predecessor is None:
-            return
-        if marker.previous == predecessor.digest:
-            self._ran("chain", f"follows {predecessor.name}")
-            return
-        key = self._keys.commit(self._generation)
-        message = (
-            f"commit chain broken: {key}: expected to follow {predecessor.name} ({predecessor.digest}), "
-            f"names {marker.previous}"
-        )
-        finding = Finding(
-            reason=Reason.COMMIT_CHAIN_BROKEN,
-            message=message,
-            offender=key,
-            expected=marker.previous,
-            found=predecessor.digest,
-        )
-        self._ran("chain", f"follows {predecessor.name}", (finding,))
-
-    def _predecessor(self) -> _Predecessor:
-        """The commit that this one must name: the one before it in its incarnation, or the one that life resumed."""
-        own = self._generation
-        before = []
-        for name in self._store.names(self._keys.commits).files:
-            try:
-                other = GenerationId.parse(name)
-            except FormatError:
-                continue  # the family's verification reports the name
-            if other.incarnation == own.incarnation and other.step < own.step:
-                before.append(other)
-        for other in sorted(before, reverse=True):
-            stored = read_commit_marker(self._store, self._keys, other)
-            if stored.marker is not None and stored.marker.burned:
-                continue
-            digest = commit_digest(stored.data) if stored.data is not None else None
-            return _Predecessor(name=str(other), digest=digest)
-        return self._resumed()
-
-    def _resumed(self) -> _Predecessor:
-        key = self._keys.resume(self._generation.incarnation)
-        try:
-            data = read_document(self._store, key)
-            if data is None:
-                return _Predecessor(name="nothing (no resume record)", digest=None)
-            record = documents.parse(ResumeRecord, data, key)
-        except FormatError as error:
-            return _Predecessor(name=f"nothing ({error.message})", digest=None)
-        return _Predecessor(name=record.from_generation or "a fresh start", digest=record.from_commit)
+        predecessor = self._ask(("chain",), lambda: find_predecessor(self._store, self._keys, self._generation))
+        if predecessor is not None:
+            findings = check_chain(commit.marker, predecessor, self._keys.commit(self._generation))
+            self._ran("chain", f"follows {predecessor.name}", findings)
 
     def _check_standing(self) -> None:
-        """What the family says of this generation: kept or fenced, barred or not."""
         try:
             survey = self._ask(("standing",), lambda: perform(self._store, take_survey(self._keys)))
         except FormatError as error:
-            finding = Finding(reason=Reason.DECISION_MALFORMED, message=error.message, offender=self._keys.family)
+            offender = error.where or self._keys.incarnations
+            finding = Finding(reason=Reason.DECISION_MALFORMED, message=error.message, offender=offender)
             self._ran("standing", "a document that decides is not lawful", (finding,))
             return
         if survey is not None:
-            self._ran("standing", f"decided by incarnation {survey.cut.decided_by}", self._standing(survey))
-
-    def _standing(self, survey: Survey) -> list[Finding]:
-        own, subject = self._generation, f"{self._keys.family}/{self._generation}"
-        findings = []
-        if own in survey.fenced:
-            what = "rollback" if survey.cut.rollback else "takeover"
-            message = f"fenced: {subject}: not kept by the {what} of incarnation {survey.cut.decided_by}"
-            findings.append(Finding(reason=Reason.GENERATION_FENCED, message=message, offender=str(own)))
-        if own in survey.barred:
-            message = f"barred: {subject}: a fail is on record: {', '.join(survey.barred[own])}"
-            findings.append(Finding(reason=Reason.GENERATION_BARRED, message=message, offender=str(own)))
-        return findings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Predecessor:
-    name: str
-    digest: str | None
-
-
-class _Reading:
-    """What hashing has shown so far."""
-
-    def __init__(self) -> None:
-        self.held = 0
-        self.held_bytes = 0
-        self.findings: list[Finding] = []
-        self.unread: list[str] = []
+            findings = check_standing(self._keys, self._generation, survey)
+            self._ran("standing", f"decided by incarnation {survey.cut.decided_by}", findings)
 
 
 def _hashable(manifest: Manifest, listing: Listing) -> list[Artifact]:
