@@ -288,7 +288,8 @@ def choose(keys: FamilyKeys, *, policy: Policy = Policy.VERIFIED, below: int | N
             marker = read_commit(data, generation, keys.commit(generation))
         except FormatError as error:
             all_burned = False
-            finding = Finding(reason=Reason.COMMIT_MALFORMED, message=error.message, offender=keys.commit(generation))
+            reason = error.reason or Reason.COMMIT_MALFORMED
+            finding = Finding(reason=reason, message=error.message, offender=keys.commit(generation))
             skipped.append(Skipped(generation=generation, findings=(finding,)))
             continue
         if marker.burned:
@@ -323,10 +324,12 @@ def read_commit(data: bytes | None, generation: GenerationId, where: str) -> Com
     if data is None:
         raise FormatError(f"commit marker vanished: {where}")
     marker = documents.parse(Commit, data, where, limit_bytes=64 * 1024)
-    if marker.generation != str(generation) or marker.burned != (marker.manifest is None):
-        raise FormatError(
-            f"commit marker contradicts its name: {where}: expected {generation}, found {marker.generation}"
-        )
+    if marker.generation != str(generation):
+        message = f"commit marker of another generation: {where}: expected {generation}, found {marker.generation}"
+        raise FormatError(message, reason=Reason.COMMIT_MISMATCH, where=where)
+    if marker.burned != (marker.manifest is None):
+        message = f"commit marker contradicts itself: {where}: burned is {marker.burned}, manifest {marker.manifest}"
+        raise FormatError(message, where=where)
     return marker
 
 

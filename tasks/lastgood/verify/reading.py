@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
-from lastgood import documents
 from lastgood.errors import FormatError, StorePermanentError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, Manifest, manifest_digest, parse_manifest
 from lastgood.markers import Commit
 from lastgood.protocol.requests import MAXIMUM_PROTOCOL_DOCUMENT_BYTES
+from lastgood.protocol.survey import read_commit
 from lastgood.stores.port import ObjectKind, Store, StoredObject
 from lastgood.verdict import Finding, Reason
 
@@ -77,6 +77,7 @@ def read_commit_marker(store: Store, keys: FamilyKeys, generation: GenerationId)
         StoreError: The store could not tell.
     """
     key = keys.commit(generation)
+    data = None
     try:
         data = read_document(store, key)
         if data is None:
@@ -84,28 +85,12 @@ def read_commit_marker(store: Store, keys: FamilyKeys, generation: GenerationId)
                 reason=Reason.COMMIT_MISSING, message=f"commit marker missing: {key}: object not found", offender=key
             )
             return StoredCommit(marker=None, data=None, findings=(finding,))
-        marker = documents.parse(Commit, data, key)
+        marker = read_commit(data, generation, key)
     except FormatError as error:
-        finding = Finding(reason=Reason.COMMIT_MALFORMED, message=error.message, offender=key)
-        return StoredCommit(marker=None, data=None, findings=(finding,))
-    findings = _contradictions(marker, generation, key)
-    return StoredCommit(marker=None if findings else marker, data=data, findings=findings)
-
-
-def _contradictions(marker: Commit, generation: GenerationId, key: str) -> tuple[Finding, ...]:
-    if marker.generation != str(generation):
-        finding = Finding(
-            reason=Reason.COMMIT_MISMATCH,
-            message=f"commit marker of another generation: {key}: expected {generation}, found {marker.generation}",
-            offender=key,
-            expected=str(generation),
-            found=marker.generation,
-        )
-        return (finding,)
-    if marker.burned != (marker.manifest is None):
-        message = f"commit marker contradicts itself: {key}: burned is {marker.burned}, manifest {marker.manifest}"
-        return (Finding(reason=Reason.COMMIT_MALFORMED, message=message, offender=key),)
-    return ()
+        reason = error.reason or Reason.COMMIT_MALFORMED
+        finding = Finding(reason=reason, message=error.message, offender=key)
+        return StoredCommit(marker=None, data=data, findings=(finding,))
+    return StoredCommit(marker=marker, data=data, findings=())
 
 
 def read_stored_manifest(
