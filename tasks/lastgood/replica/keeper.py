@@ -89,7 +89,7 @@ def marked(value: str) -> tuple[ProcessIdentity, ...]:
 
 
 def send_signal(process: ProcessIdentity, number: int) -> bool:
-    """Send a signal to this very process; False when it has ended already."""
+    """Send a signal to this very process; False when it has ended already, reaped or not."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -97,7 +97,7 @@ def send_signal(process: ProcessIdentity, number: int) -> bool:
     try:
         # The descriptor stands for whatever had the pid when it was opened; only then is it asked who that is.
         stat = _stat(process.pid)
-        if stat is None or stat.identity != process:
+        if stat is None or stat.identity != process or _is_dead(stat):
             return False
         signal.pidfd_send_signal(descriptor, number)
     except (ProcessLookupError, PermissionError):
