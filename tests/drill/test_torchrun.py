@@ -92,10 +92,10 @@ def test_torchrun_brings_the_reference_trainer_back(tmp_path: Path, record_prope
 @pytest.mark.slow
 def test_drills_in_a_row_recover_at_the_first_try(tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Stock torchrun fails a first restart in most tries (measured); one drill that passes proves little."""
-    before = set(keeper.children_of(os.getpid()))
+    before = set(keeper.descendants(os.getpid()))
     results = []
     with decoys(tmp_path / "decoys") as beside:
-        watched = before | set(keeper.children_of(os.getpid()))
+        watched = before | set(keeper.descendants(os.getpid()))
         for seed in range(DRILLS):
             result = drill(None, settings(), fault=random_fault(seed, world_size=2), scratch=tmp_path)
             demand_recovery(result)

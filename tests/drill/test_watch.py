@@ -117,7 +117,7 @@ def test_a_publish_goes_on_until_its_last_word(
 def test_departures_are_dated() -> None:
     """The end of the last survivor ends a phase, so it must be seen when it happens, and not before."""
     with subprocess.Popen(["sleep", "1000"]) as one, subprocess.Popen(["sleep", "1000"]) as other:
-        mine = {process.pid: process for process in keeper.children_of(os.getpid())}
+        mine = {process.pid: process for process in keeper.descendants(os.getpid())}
         with Departures([mine[one.pid], mine[other.pid]]) as departures:
             departures.wait(0.01)
             assert (len(departures.left), departures.last_ns) == (2, 0)

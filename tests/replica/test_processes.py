@@ -153,7 +153,7 @@ def test_processes_beside_with_the_same_command_line_are_not_touched(tmp_path: P
 def test_a_recycled_pid_is_never_hit() -> None:
     """Between two looks a pid may belong to somebody else; the time of creation tells them apart."""
     with subprocess.Popen(["sleep", "1000"]) as sleeper:
-        (mine,) = (process for process in keeper.children_of(os.getpid()) if process.pid == sleeper.pid)
+        (mine,) = (process for process in keeper.descendants(os.getpid()) if process.pid == sleeper.pid)
         stale = ProcessIdentity(mine.pid, mine.created_ticks - 1)
         assert not keeper.send_signal(stale, signal.SIGKILL)
         assert sleeper.poll() is None
@@ -192,7 +192,7 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path: Path, number: int) -> No
 def test_nothing_outlives_a_killed_keeper(agent: ReplicaProcess) -> None:
     """Without its keeper a replica is nobody's child; the mark that it inherited still tells that it is ours."""
     mine = agent.descendants()
-    (kept,) = (one for one in keeper.children_of(os.getpid()) if agent.identity in keeper.descendants(one.pid))
+    (kept,) = (one for one in keeper.descendants(os.getpid()) if agent.identity in keeper.descendants(one.pid))
     assert keeper.send_signal(kept, signal.SIGKILL)
     with pytest.raises(LastgoodError, match="keeper of the replica is gone"):
         until(lambda: agent.poll() is not None)
@@ -242,7 +242,7 @@ def test_what_cannot_be_started_is_named(tmp_path: Path, command: list[str], dir
     environment = {"PATH": os.environ["PATH"]}
     with pytest.raises(UsageError, match=f"(?i){message}"):
         ReplicaProcess.start(command, environment, tmp_path / directory, tmp_path / "log")
-    assert keeper.children_of(os.getpid()) == ()
+    assert keeper.descendants(os.getpid()) == ()
 
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["MARK", "ProcessIdentity", "children_of", "descendants", "kill_all", "kill_round", "marked", "send_signal"]
+__all__ = ["MARK", "ProcessIdentity", "descendants", "kill_all", "kill_round", "marked", "send_signal"]
 
 MARK = "LASTGOOD_KEPT"
 """The variable whose random value every process of one replica inherits: the second way to recognise one."""
@@ -57,11 +57,6 @@ class _Stat(NamedTuple):
     state: str
     parent: int
     identity: ProcessIdentity
-
-
-def children_of(pid: int) -> tuple[ProcessIdentity, ...]:
-    """The living direct children of a process."""
-    return tuple(stat.identity for stat in _living() if stat.parent == pid)
 
 
 def descendants(pid: int) -> tuple[ProcessIdentity, ...]:
