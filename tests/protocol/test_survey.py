@@ -136,24 +136,27 @@ def test_a_burned_slot_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "reason"),
     [
-        b"",
-        b'{"generation":',
-        marker(ONE, nonce("a")),
-        documents.canonical_bytes(
-            Commit(generation=str(TWO), manifest=DIGEST, previous=None, nonce=nonce("a"), burned=True)
+        (b"", Reason.COMMIT_MALFORMED),
+        (b'{"generation":', Reason.COMMIT_MALFORMED),
+        (marker(ONE, nonce("a")), Reason.COMMIT_MISMATCH),
+        (
+            documents.canonical_bytes(
+                Commit(generation=str(TWO), manifest=DIGEST, previous=None, nonce=nonce("a"), burned=True)
+            ),
+            Reason.COMMIT_MALFORMED,
         ),
     ],
     ids=["empty", "torn", "another generation's", "burned with a manifest"],
 )
-def test_a_marker_that_is_not_lawful_is_a_finding(data: bytes) -> None:
+def test_a_marker_that_is_not_lawful_is_a_finding(data: bytes, reason: Reason) -> None:
     """The generation cannot be trusted and is reported; the one before it still can."""
     family = saved(1, 2)
     family.objects[family.keys.commit(TWO)] = data
     choice = family.choose()
     assert choice.generation == ONE
-    assert skipped(choice) == {TWO: [Reason.COMMIT_MALFORMED]}
+    assert skipped(choice) == {TWO: [reason]}
 
 
 def test_a_marker_that_cannot_be_read_is_never_skipped() -> None:
