@@ -54,7 +54,7 @@ class ReplicaEnd:
         began_ns: Its start on the machine's monotonic clock.
         seconds: From its start to its end, or to the deadline.
         deadline_seconds: What it was given.
-        log_tail: The last lines it printed, without what was handed through from our environment.
+        log_tail: The last lines it printed.
     """
 
     exit_status: int | None

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from lastgood.config import ReplicaSettings
 from lastgood.errors import FormatError, StoreError, UsageError
@@ -108,7 +111,7 @@ def restore(
                 evidence = _replay(location, copy, request, settings, place, deadline)
         return RestoreResult(
             generation=generation,
-            verdict=_verdict(location, copy, request, evidence),
+            verdict=_without_secrets(_verdict(location, copy, request, evidence), settings),
             measurements=measure(copy.seconds, copy.manifest, evidence),
             scratch=place.directory if keep else None,
         )
@@ -182,8 +185,8 @@ def _run(
         stop_step=request.manifest.step + request.steps,
         trace=True,
     )
-    passed = {name: os.environ[name] for name in settings.pass_environment if name in os.environ}
-    environment = replica_environ(told, base=os.environ, home=place.home, declared={**passed, **settings.environment})
+    declared = {**_passed(settings), **settings.environment}
+    environment = replica_environ(told, base=os.environ, home=place.home, declared=declared)
     command = render_command(settings.command, told, world_size=request.world_size)
     began_ns = time.monotonic_ns()
     with ReplicaProcess.start(command, environment, Path(settings.directory), place.log) as replica:
@@ -192,35 +195,54 @@ def _run(
         # Stopped before its last words are read: a replica that still runs would go on adding to them.
         replica.kill_tree()
         tail = replica.log_tail(lines=LOG_LINES)
+    if len(tail) > MAXIMUM_TAIL:
+        # From a line's beginning: half of a credential would not be recognised as one.
+        tail = tail[-MAXIMUM_TAIL:].partition("\n")[2]
     return ReplicaEnd(
         exit_status=status,
         began_ns=began_ns,
         seconds=(ended_ns - began_ns) / 1e9,
         deadline_seconds=deadline.total_seconds(),
-        log_tail=_without_secrets(tail, passed)[-MAXIMUM_TAIL:],
+        log_tail=tail,
     )
 
 
-def _without_secrets(text: str, passed: Mapping[str, str]) -> str:
-    """The text without any value that was handed through from our environment, for it may be a credential."""
-    for name, value in passed.items():
-        if len(value) >= SHORTEST_SECRET:
-            text = text.replace(value, f"<{name}>")
-    return text
+def _passed(settings: ReplicaSettings) -> dict[str, str]:
+    return {name: os.environ[name] for name in settings.pass_environment if name in os.environ}
+
+
+def _without_secrets(verdict: Verdict, settings: ReplicaSettings) -> Verdict:
+    """The verdict without any value that was handed through from our environment, for it may be a credential that the
+    replica printed or reported.
+    """
+    secrets = {name: value for name, value in _passed(settings).items() if len(value) >= SHORTEST_SECRET}
+    if not secrets:
+        return verdict
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            for name, secret in secrets.items():
+                value = value.replace(secret, f"<{name}>")
+            return value
+        if isinstance(value, dict):
+            return {key: clean(inner) for key, inner in value.items()}
+        return [clean(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    return msgspec.convert(clean(msgspec.to_builtins(verdict)), Verdict)
 
 
 def _read_traces(family: Path) -> tuple[int, dict[int, RankTrace], str | None]:
     """How many lives the replica had, the traces of the last one, and why one could not be read."""
     reader = TraceReader(family)
     ranks: dict[int, RankTrace] = {}
-    trouble = None
-    lives = reader.incarnations()
-    for rank in reader.ranks(lives[-1]) if lives else ():
-        try:
+    lives: tuple[int, ...] = ()
+    try:
+        lives = reader.incarnations()
+        for rank in reader.ranks(lives[-1]) if lives else ():
             ranks[rank] = read_rank(rank, reader.records(lives[-1], rank))
-        except FormatError as error:
-            trouble = error.message
-    return len(lives), ranks, trouble
+    except FormatError as error:
+        return len(lives), ranks, error.message
+    return len(lives), ranks, None
 
 
 def _verify_save(location: Location, request: Request, ranks: Mapping[int, RankTrace]) -> Verdict | None:
