@@ -25,6 +25,7 @@ MAXIMUM_INLINE_BYTES = 16 * 2**20
 MAXIMUM_DEPTH = 32
 _TAG = "$"
 _JSON_INTEGER = 2**63 - 1
+_PLAIN = (type(None), bool, int, float, str)
 _INT_BITS = 4096  # larger integers than any known generator's state
 
 
@@ -153,10 +154,12 @@ def same(one: Any, other: Any) -> bool:
 def differences(expected: Any, found: Any, place: str = "state") -> Iterator[str]:
     """Say where `found` has other keys, lengths or types than the live value `expected`; values may differ.
 
-    An integer may stand for a float and the other way round, and None may stand on either side: schedulers and scalers
+    An integer may stand for a float and the other way round, and None for any plain value: schedulers and generators
     begin with one and continue with another.
     """
     if expected is None or found is None:
+        if not isinstance(expected, _PLAIN) or not isinstance(found, _PLAIN):
+            yield f"{place}: expected {type(expected).__name__}, found {type(found).__name__}"
         return
     if isinstance(expected, Mapping):
         if not isinstance(found, Mapping):

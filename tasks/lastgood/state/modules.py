@@ -21,7 +21,7 @@ from lastgood.state import codec
 from lastgood.state.parts import invalid
 from lastgood.verdict import Finding, Note, NoteReason, Reason
 
-__all__ = ["MappingPart", "ModulePart", "OptimizerPart", "parameter_names"]
+__all__ = ["MappingPart", "ModulePart", "OptimizerPart", "group_name", "local_address", "parameter_names"]
 
 # How an update is computed, not what it is: they follow the machine, so the running value stays.
 _IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable"})
@@ -42,7 +42,14 @@ class ModulePart:
         state = get_model_state_dict(self._module)
         return {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
 
+    def unsynchronised(self) -> Collection[str]:
+        buffers = {local_address(buffer) for buffer in self._module.buffers() if not hasattr(buffer, "to_local")}
+        return [key for key, tensor in self.tensors().items() if buffers and local_address(tensor) in buffers]
+
     def objects(self) -> Any:
+        plain = torch.nn.Module.get_extra_state
+        if all(type(module).get_extra_state is plain for module in self._module.modules()):
+            return {}  # naming a large model's tensors costs more than asking whether it has anything else
         state = get_model_state_dict(self._module)
         return codec.encode(
             {key: value for key, value in state.items() if not isinstance(value, torch.Tensor)}, self.name
@@ -61,11 +68,10 @@ class ModulePart:
             for fact in codec.differences(codec.decode(self.objects()), codec.decode(saved), self.name):
                 yield invalid(f"{self.name}/rank-{rank:05d}", fact)
 
-    def load(self, objects: Mapping[int, Any]) -> None:
+    def load(self, objects: Mapping[int, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         extra = codec.decode(next(iter(objects.values())))
-        tensors = self.tensors()
-        held = {_address(tensor) for tensor in (*self._module.parameters(), *self._module.buffers())}
-        if extra or any(_address(tensor) not in held for tensor in tensors.values()):
+        held = {local_address(tensor) for tensor in (*self._module.parameters(), *self._module.buffers())}
+        if extra or any(local_address(tensor) not in held for tensor in tensors.values()):
             # A hook gave copies, or there is extra state: only the module itself can take those back.
             set_model_state_dict(self._module, {**tensors, **extra})
 
@@ -86,6 +92,9 @@ class MappingPart:
     def tensors(self) -> dict[str, torch.Tensor]:
         return dict(self._mapping)
 
+    def unsynchronised(self) -> Collection[str]:
+        return ()
+
     def objects(self) -> Any:
         return None
 
@@ -102,7 +111,7 @@ class MappingPart:
             if saved is not None:
                 yield invalid(f"{self.name}/rank-{rank:05d}", "holds values beside its tensors")
 
-    def load(self, objects: Mapping[int, Any]) -> None:
+    def load(self, objects: Mapping[int, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """The tensors were read in place."""
 
     def unrestored(self, objects: Mapping[int, Any]) -> Iterator[str]:
@@ -158,6 +167,9 @@ class OptimizerPart:
     def tensors(self) -> dict[str, torch.Tensor]:
         return {key: value for key, value in self._entries() if isinstance(value, torch.Tensor)}
 
+    def unsynchronised(self) -> Collection[str]:
+        return ()
+
     def objects(self) -> Any:
         scalars = {key: value for key, value in self._entries() if not isinstance(value, torch.Tensor)}
         saved = {"class": type(self.optimizer).__qualname__, "groups": self.groups, "scalars": scalars}
@@ -205,7 +217,7 @@ class OptimizerPart:
         yield from _check_numbers({**numbers, **{key: value.item() for key, value in scalars.items()}}, self.name)
         yield from _check_uniform(by_name, {*keys, *numbers}, self.name)
 
-    def load(self, objects: Mapping[int, Any]) -> None:
+    def load(self, objects: Mapping[int, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         self._created = []
         saved = [codec.decode(value) for value in objects.values()]
         by_name = _groups_by_parameter(saved)
@@ -286,7 +298,8 @@ def _unwrapped(model: torch.nn.Module, name: str) -> str:
     return ".".join(parts)
 
 
-def _address(tensor: torch.Tensor) -> tuple[int, int]:
+def local_address(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where this rank's part of a tensor lies and how many elements it has: equal for views of the same memory."""
     to_local = getattr(tensor, "to_local", None)
     local: torch.Tensor = tensor.detach() if to_local is None else to_local().detach()
     return local.data_ptr(), local.numel()

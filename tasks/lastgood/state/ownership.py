@@ -107,7 +107,7 @@ def frame_values() -> Iterator[tuple[str, object]]:
     for top in sys._current_frames().values():
         frame: FrameType | None = top
         while frame is not None:
-            if frame.f_globals.get("__name__", "").partition(".")[0] != "lastgood":
+            if not str(frame.f_globals.get("__name__")).startswith("lastgood.state."):
                 for name, value in list(frame.f_locals.items()):
                     yield f"local {name} of {frame.f_code.co_qualname}", value
             frame = frame.f_back
@@ -118,7 +118,7 @@ def holders(thing: object) -> Iterator[tuple[str, str]]:
 
     A walk upwards costs a pass over the heap a step, so it is only taken for the few objects that nobody owns.
     """
-    modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)}
+    modules = {id(getattr(module, "__dict__", None)): name for name, module in list(sys.modules.items())}
     level: list[object] = [thing]
     seen = {id(thing), id(level)}
     for _ in range(6):

@@ -71,6 +71,9 @@ class TensorPart(Protocol):
     def tensors(self) -> dict[str, torch.Tensor]:
         """The live tensors by key; the same memory that training uses."""
 
+    def unsynchronised(self) -> Collection[str]:
+        """Keys whose copies on several ranks may differ; the lowest rank's are saved."""
+
     def objects(self) -> Any:
         """The values that are no tensors, as plain JSON."""
 
@@ -85,8 +88,8 @@ class TensorPart(Protocol):
     ) -> Iterable[Finding | Note]:
         """What is wrong with the saved objects (saving rank → objects), stored keys and stored 0-d tensors."""
 
-    def load(self, objects: Mapping[int, Any]) -> None:
-        """Put the saved objects into the live ones, after the tensors were read in place."""
+    def load(self, objects: Mapping[int, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put the saved objects into the live ones, after `tensors` (what `tensors()` gave) were read in place."""
 
     def unrestored(self, objects: Mapping[int, Any]) -> Iterable[str]:
         """Which saved values the live object does not hold after `load`."""

@@ -18,6 +18,7 @@ from lastgood.errors import LastgoodError, RegistrationError
 __all__ = ["RankIdentity", "Ranks"]
 
 _Value = TypeVar("_Value")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,22 @@ class Ranks:
         """
         if self._identity.world_size == 1:
             return [produce()]
-        answers: list[Any] = [None] * self._identity.world_size
-        torch.distributed.all_gather_object(answers, _attempt(produce), group=self._group)
-        return [_accept(rank, answer) for rank, answer in enumerate(answers)]
+        return self._exchange(_attempt(produce))
 
-    def distribute(self, produce: Callable[[], _Value], decide: Callable[[list[_Value]], list[_Value]]) -> _Value:
+    def together(self, produce: Callable[[], _Value]) -> _Value:
+        """Return what this rank produced, once every rank has; values stay where they are.
+
+        Raises:
+            LastgoodError: Some rank's `produce` failed; every rank raises, naming it.
+        """
+        if self._identity.world_size == 1:
+            return produce()
+        succeeded, value = _attempt(produce)
+        self._exchange((succeeded, None if succeeded else value))
+        produced: _Value = value
+        return produced
+
+    def distribute(self, produce: Callable[[], _Value], decide: Callable[[list[_Value]], list[_Answer]]) -> _Answer:
         """Let the coordinator turn what every rank produced into one answer a rank, and return this rank's.
 
         Raises:
@@ -105,8 +117,13 @@ class Ranks:
         torch.distributed.scatter_object_list(
             received, answers if coordinator else None, group=self._group, group_src=0
         )
-        answer: _Value = _accept(0, received[0])
+        answer: _Answer = _accept(0, received[0])
         return answer
+
+    def _exchange(self, attempt: tuple[bool, Any]) -> list[Any]:
+        answers: list[Any] = [None] * self._identity.world_size
+        torch.distributed.all_gather_object(answers, attempt, group=self._group)
+        return [_accept(rank, answer) for rank, answer in enumerate(answers)]
 
 
 def _attempt(produce: Callable[[], Any]) -> tuple[bool, Any]:

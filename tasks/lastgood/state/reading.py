@@ -37,7 +37,8 @@ from lastgood.verdict import Finding, Reason
 
 __all__ = ["ShardedTensors", "StoredTensor"]
 
-_READ_BACK_BYTES = 4 * 2**20
+_READ_BACK_TENSORS = 8
+_READ_BACK_BYTES = 2**20
 _PIECE_BYTES = 16 * 2**20  # large reads are cut, so that threads finish together
 
 
@@ -137,15 +138,14 @@ class ShardedTensors:
 
     def differing(self, live: Mapping[str, torch.Tensor]) -> Iterator[str]:
         """Read a sample of tensors a second time, apart, and yield the keys whose live bytes are others."""
-        budget = _READ_BACK_BYTES
-        sample: dict[str, torch.Tensor] = {}
+        fitting = []
         for key, tensor in live.items():
-            stored, local = self.tensors.get(key), _local(tensor)
-            length = local.numel() * local.element_size()
-            if stored is None or stored.shape != tuple(tensor.shape) or stored.dtype != tensor.dtype or length > budget:
-                continue
-            budget -= length
-            sample[key] = torch.empty_like(tensor, requires_grad=False)
+            stored, length = self.tensors.get(key), _local(tensor).numel() * tensor.element_size()
+            whole = stored is not None and (stored.shape, stored.dtype) == (tuple(tensor.shape), tensor.dtype)
+            if whole and 0 < length <= _READ_BACK_BYTES:
+                fitting.append(key)
+        chosen = fitting[:: max(1, len(fitting) // _READ_BACK_TENSORS)]
+        sample = {key: torch.empty_like(live[key], requires_grad=False) for key in chosen}
         self._fill(sample)
         for key, again in sample.items():
             one, other = _local(again).contiguous(), _local(live[key]).contiguous()
@@ -335,7 +335,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 def _run(jobs: list[Callable[[], None]]) -> None:
     # preadv releases the GIL; more threads than cores would only queue on memory bandwidth.
-    threads = max(1, min(8, len(os.sched_getaffinity(0))))
+    threads = max(1, min(8, len(jobs) // 16, len(os.sched_getaffinity(0))))
     with ThreadPoolExecutor(max_workers=threads) as pool:
         for worker in [pool.submit(_drain, jobs) for _ in range(threads)]:
             worker.result()

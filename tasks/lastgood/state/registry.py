@@ -231,11 +231,12 @@ class Registry:
         """
         optimizers = [part for part in self._tensor_parts.values() if isinstance(part, OptimizerPart)]
         ids = {name: self._positions[name].next_ids(PEEKED_SAMPLES) for name in sorted(self._positions)}
-        tensors = {
-            f"{part.name}.{key}": tensor
-            for part in self._tensor_parts.values()
-            for key, tensor in part.tensors().items()
-        }
+        tensors = {}
+        for part in self._tensor_parts.values():
+            # What may differ between ranks is saved from the lowest one, so the others get back another value.
+            left_out = set(part.unsynchronised()) if self.identity.rank else set[str]()
+            kept = {key: tensor for key, tensor in part.tensors().items() if key not in left_out}
+            tensors.update({f"{part.name}.{key}": tensor for key, tensor in kept.items()})
         rank = RankExpectations(
             rank=self.identity.rank,
             sample_ids=observation.merge_sample_ids(ids),
@@ -262,26 +263,23 @@ class Registry:
             RegistrationError: A required component is neither registered nor declared absent.
             UsageError: The run stands inside an accumulation window or global batch, or ranks disagree.
         """
-        missing = self._missing()
-        if missing:
-            raise RegistrationError(
-                f"component unregistered: {', '.join(missing)}", hint="register it or declare it absent"
-            )
-        observed = self.observe(step)
-        parts = tuple(self._document_parts.values())
-        files = capture_documents(parts, step=step, identity=self.identity, ranks=self._ranks)
+        observed, tensor_states = self._ranks.together(lambda: self._look(step))
+        files = capture_documents(
+            tuple(self._document_parts.values()), step=step, identity=self.identity, ranks=self._ranks
+        )
         shards = tuple(
             capture_tensors(
-                part.tensors(),
-                part.objects(),
+                tensors,
+                objects,
                 component=part.component,
                 directory=part.name,
                 step=step,
                 identity=self.identity,
                 ranks=self._ranks,
+                unsynchronised=part.unsynchronised(),
                 memory=self._memory.setdefault(part.name, HostMemory()) if asynchronous else None,
             )
-            for part in self._tensor_parts.values()
+            for part, tensors, objects in tensor_states
         )
         return Snapshot(
             step=step,
@@ -315,6 +313,16 @@ class Registry:
             explained=self._explained,
             allow_topology_change=allow_topology_change,
         )
+
+    def _look(self, step: int) -> tuple[Observation, list[tuple[TensorPart, dict[str, torch.Tensor], Any]]]:
+        """Everything of a capture that can fail on one rank alone."""
+        missing = self._missing()
+        if missing:
+            raise RegistrationError(
+                f"component unregistered: {', '.join(missing)}", hint="register it or declare it absent"
+            )
+        states = [(part, part.tensors(), part.objects()) for part in self._tensor_parts.values()]
+        return self.observe(step), states
 
     def _missing(self) -> list[Component]:
         known = {*self.components, *self._absent}

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lastgood import documents
 from lastgood.errors import FormatError, StorePermanentError
 from lastgood.manifest import Component
@@ -103,6 +105,8 @@ class _Load:
         self._shards: dict[str, ShardedTensors] = {}
         self._documents: dict[str, StateDocument] = {}
         self._opened: set[str] = set()
+        self._prepared: set[str] = set()
+        self._live: dict[str, dict[str, torch.Tensor]] = {}
         self._keys: dict[Component, int] = {}
 
     def examine(self) -> dict[str, frozenset[str]]:
@@ -114,7 +118,8 @@ class _Load:
             self._said.extend(shards.findings)
             if not shards.findings:
                 self._said.extend(self._validate_tensors(part, shards))
-            keys[part.name] = frozenset(part.tensors())
+            self._live[part.name] = part.tensors()
+            keys[part.name] = frozenset(self._live[part.name])
         # A rank's own files come last: whether there are any depends on the saving world size.
         for document_part in sorted(self._document_parts, key=lambda one: one.scope is Scope.PER_RANK):
             if document_part.file not in self._opened:
@@ -126,8 +131,8 @@ class _Load:
     def compare(self, anywhere: Mapping[str, frozenset[str]]) -> list[Finding | Note]:
         """Compare stored with live tensors, and return everything said so far."""
         for part in self._tensor_parts:
-            shards, live = self._shards[part.name], part.tensors()
-            if not shards.findings:
+            shards, live = self._shards[part.name], self._live[part.name]
+            if part.name in self._prepared:  # otherwise all its keys would be reported for the one fault before
                 self._said.extend(shards.compare(live, anywhere[part.name], self._explainer(part.name)))
                 self._keys[part.component] = self._keys.get(part.component, 0) + len(live)
         return self._said
@@ -136,8 +141,8 @@ class _Load:
         """Change the live state, read it back, and return everything said."""
         for part in self._tensor_parts:
             shards = self._shards[part.name]
-            self._said.extend(shards.read_into(part.tensors()))
-            part.load(_objects(shards))
+            self._said.extend(shards.read_into(self._live[part.name]))
+            part.load(_objects(shards), self._live[part.name])
         for document_part, saved in self._states():
             document_part.load(codec.decode(saved))
         # Streams are restored with the documents; whatever was derived for another topology comes last.
@@ -178,6 +183,7 @@ class _Load:
             said = [invalid(part.name, f"its values are malformed: {error}")]
         yield from said
         if not any(isinstance(one, Finding) for one in said):
+            self._prepared.add(part.name)
             part.prepare({key: (one.shape, one.dtype) for key, one in shards.tensors.items()}, _objects(shards))
 
     def _explainer(self, name: str) -> Callable[[str], bool]:

@@ -8,8 +8,8 @@ Source: torch.distributed.checkpoint planner documentation; ADR 0003.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -137,6 +137,7 @@ def capture_tensors(
     step: int,
     identity: RankIdentity,
     ranks: Ranks,
+    unsynchronised: Collection[str] = (),
     memory: HostMemory | None = None,
 ) -> ShardCapture:
     """Plan which rank writes which chunk, and hold this rank's chunks.
@@ -149,6 +150,8 @@ def capture_tensors(
         step: Completed optimizer steps.
         identity: This rank.
         ranks: All ranks; every rank must call this together.
+        unsynchronised: Keys whose copies on several ranks may differ (batch norm's statistics): the lowest rank's are
+            written, as `DistributedDataParallel` would broadcast them. Other copies are equal, and the work is shared.
         memory: Copy into private host memory, so that training may go on before `write`; None: hold the live tensors.
 
     Raises:
@@ -157,14 +160,17 @@ def capture_tensors(
     """
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
 
-    def plan() -> SavePlan:
+    def plan() -> tuple[SavePlan, frozenset[str]]:
         for key, tensor in tensors.items():
             if tensor.layout is not torch.strided or tensor.device.type == "meta":
                 raise UsageError(f"tensor cannot be stored: {component}.{key}: {tensor.layout} on {tensor.device}")
         planner.set_up_planner(dict(tensors), is_coordinator=identity.rank == 0)
-        return planner.create_local_plan()
+        return planner.create_local_plan(), frozenset(unsynchronised)
 
-    final = planner.finish_plan(ranks.distribute(plan, lambda plans: planner.create_global_plan(plans)[0]))
+    def share(offered: list[tuple[SavePlan, frozenset[str]]]) -> list[SavePlan]:
+        return planner.create_global_plan(_lowest_only(offered))[0]
+
+    final = planner.finish_plan(ranks.distribute(plan, share))
     found: dict[str, list[Chunk]] = {}
     entries: list[tuple[str, torch.Tensor]] = []
     for item in sorted(final.items, key=lambda item: (item.index.fqn, tuple(item.index.offset or ()))):
@@ -199,6 +205,17 @@ def capture_tensors(
         file_name=f"{identity.file_stem}.safetensors",
         memory=memory,
     )
+
+
+def _lowest_only(offered: list[tuple[SavePlan, frozenset[str]]]) -> list[SavePlan]:
+    """Leave tensors whose copies may differ to the lowest rank that has them."""
+    taken: set[str] = set()
+    plans = []
+    for plan, unsynchronised in offered:
+        items = [item for item in plan.items if item.index.fqn not in taken]
+        taken.update(unsynchronised)
+        plans.append(replace(plan, items=items))
+    return plans
 
 
 def _chunk(key: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Chunk:

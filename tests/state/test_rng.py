@@ -1,0 +1,196 @@
+"""Random streams: each kind saved as JSON, put back exactly, peeked without being moved, hostile states refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from lastgood.errors import RegistrationError
+from lastgood.state import RankIdentity, codec
+from lastgood.state.rng import (
+    NumpyGlobalStream,
+    PythonStream,
+    Stream,
+    TorchStream,
+    derive_streams,
+    named_stream,
+    standard_streams,
+)
+
+Draw = Callable[[], list[float]]
+
+
+def kinds() -> dict[str, tuple[Stream, Draw]]:
+    """Every kind of stream on the CPU, and a way to draw that leaves half-used words and cached normals behind."""
+    own, state = random.Random(3), numpy.random.RandomState(3)
+    torch_generator = torch.Generator().manual_seed(3)
+    kinds: dict[str, tuple[Stream, Draw]] = {
+        "python": (PythonStream(), lambda: [random.random(), random.gauss(0, 1), random.getrandbits(7)]),
+        "random.Random": (named_stream("x", own), lambda: [own.random(), own.gauss(0, 1)]),
+        "numpy": (NumpyGlobalStream(), lambda: [numpy.random.rand(), numpy.random.randn()]),
+        "RandomState": (named_stream("x", state), lambda: [state.rand(), state.randn()]),
+        "torch": (TorchStream(), lambda: [*torch.rand(3).tolist(), *torch.randn(1).tolist()]),
+        "torch.Generator": (
+            named_stream("x", torch_generator),
+            lambda: torch.randn(5, generator=torch_generator).tolist(),
+        ),
+    }
+    for bits in (
+        numpy.random.PCG64,
+        numpy.random.PCG64DXSM,
+        numpy.random.MT19937,
+        numpy.random.Philox,
+        numpy.random.SFC64,
+    ):
+        generator = numpy.random.Generator(bits(3))
+
+        def draw(generator: numpy.random.Generator = generator) -> list[float]:
+            return [generator.random(), generator.normal(), int(generator.integers(0, 7, dtype=numpy.uint32))]
+
+        kinds[bits.__name__] = named_stream("x", generator), draw
+    return kinds
+
+
+KINDS = kinds()
+
+
+def through_json(saved: Any) -> Any:
+    """What a document file makes of a state."""
+    return codec.decode(json.loads(json.dumps(codec.encode(saved), allow_nan=False)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_continues_where_it_was_saved(kind: str) -> None:
+    """Through JSON and back, the next draws are the same, cached halves included."""
+    stream, draw = KINDS[kind]
+    draw()
+    saved = through_json(stream.save())
+    expected = [draw() for _ in range(3)]
+    assert list(stream.validate(saved)) == []
+    stream.load(saved)
+    assert [draw() for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_peek_tells_states_apart_and_moves_nothing(kind: str) -> None:
+    """Expectations are peeked on a live run: one consumed draw would change the run that is being saved."""
+    stream, draw = KINDS[kind]
+    before = codec.encode(stream.save())
+    first = stream.peek()
+    assert first == stream.peek()
+    assert len(set(first)) > 1
+    assert codec.encode(stream.save()) == before
+    draw()
+    assert stream.peek() != first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_peeked_draws_fit_a_document(kind: str) -> None:
+    """The manifest's strict parser takes 64-bit integers at most."""
+    stream, _ = KINDS[kind]
+    assert all(isinstance(draw, int | float) and abs(draw) < 2**63 for draw in stream.peek())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_derived_stream_is_reproducible_and_its_own(kind: str) -> None:
+    """On another number of ranks streams begin anew: the same every time, and differently on every rank."""
+    stream, _ = KINDS[kind]
+    draws = []
+    for rank in (0, 1, 0):
+        derive_streams({"s": stream}, b"saved", RankIdentity(rank=rank, world_size=4))
+        draws.append(stream.peek())
+    assert draws[0] == draws[2] != draws[1]
+
+
+@pytest.mark.parametrize(
+    "kind", ["python", "random.Random", "numpy", "RandomState", "MT19937", "PCG64", "Philox", "SFC64", "torch"]
+)
+def test_an_all_zero_state_is_refused(kind: str) -> None:
+    """Python and NumPy accept it and then draw 0.0 for ever."""
+    stream, _ = KINDS[kind]
+    assert list(stream.validate(zeroed(stream.save())))
+
+
+def zeroed(value: Any) -> Any:
+    """The same shape with zeros."""
+    if isinstance(value, dict):
+        return {key: zeroed(item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value)
+    if isinstance(value, numpy.ndarray):
+        return numpy.zeros_like(value)
+    return 0 if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("python", {"position": 625}),
+        ("python", {"position": -1}),
+        ("python", {"version": 2}),
+        ("python", {"words": numpy.ones(624, dtype=numpy.int64)}),
+        ("python", {"words": numpy.ones(623, dtype=numpy.uint32)}),
+        ("python", {"gauss": 1}),
+        ("numpy", {"bit_generator": "PCG64"}),
+        ("numpy", {"has_gauss": 2}),
+        ("numpy", {"extra": 1}),
+        ("PCG64", {"has_uint32": 7}),
+        ("PCG64", {"uinteger": 2**32}),
+        ("PCG64", {"state": {"state": 2**128, "inc": 1}}),
+        ("PCG64", {"state": {"state": 5, "inc": 2}}),
+    ],
+)
+def test_values_out_of_range_are_refused(kind: str, change: dict[str, Any]) -> None:
+    """Each of these is taken by a setter somewhere, or ends in a traceback."""
+    stream, _ = KINDS[kind]
+    assert list(stream.validate({**stream.save(), **change}))
+
+
+@pytest.mark.parametrize("saved", [None, 3, "x", [], {}, {"words": 1}])
+@pytest.mark.parametrize("kind", ["python", "numpy", "PCG64", "torch"])
+def test_states_of_another_kind_are_refused(kind: str, saved: Any) -> None:
+    """Any JSON may stand there; None must not pass for "nothing to check"."""
+    stream, _ = KINDS[kind]
+    assert list(stream.validate(saved))
+
+
+def test_a_torch_state_that_torch_refuses_is_a_finding() -> None:
+    """Torch checks its own states; its refusal must not come as a traceback in the middle of a load."""
+    stream, _ = KINDS["torch.Generator"]
+    broken = stream.save()
+    broken[8:16] = 255
+    assert list(stream.validate(broken))
+
+
+def test_unknown_generators_cannot_be_registered() -> None:
+    """A generator without a state cannot be resumed, and must not look as if it could."""
+    with pytest.raises(RegistrationError, match="SystemRandom"):
+        named_stream("entropy", random.SystemRandom())
+    with pytest.raises(RegistrationError, match="not a generator: thing is a int"):
+        named_stream("thing", 5)
+
+
+def test_the_standard_streams_are_always_there() -> None:
+    """Any library may draw from them, so no run may leave them out."""
+    assert {"python", "numpy", "torch.cpu"} <= standard_streams().keys()
+
+
+@pytest.mark.gpu
+def test_every_cuda_device_has_a_stream() -> None:
+    """Each device's dropout draws from its own stream."""
+    streams = standard_streams()
+    for device in range(torch.cuda.device_count()):
+        stream = streams[f"torch.cuda.{device}"]
+        saved = through_json(stream.save())
+        peeked = stream.peek()
+        expected = torch.rand(5, device=f"cuda:{device}").tolist()
+        assert list(stream.validate(saved)) == []
+        stream.load(saved)
+        assert stream.peek() == peeked
+        assert torch.rand(5, device=f"cuda:{device}").tolist() == expected
