@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lastgood.errors import UsageError
 from lastgood.identity import GenerationId
 from lastgood.manifest import Component, Determinism, Manifest, parse_manifest
 from lastgood.replica.trace import (
@@ -408,12 +407,3 @@ def test_swapped_ranks_hold_each_other_s_values(tmp_path: Path, component: Compo
     changed = changed_files(saved_files(tmp_path / "healthy" / "f", 2), files)
     suffix = "json" if component is Component.RNG else "safetensors"
     assert changed == [f"{component}/rank-0000{rank}.{suffix}" for rank in (0, 1)]
-
-
-def test_faults_are_refused_outside_of_a_replica() -> None:
-    """A production job must never be able to run this code."""
-    from lastgood.replica.trainer.faults import fault_from_environ
-
-    assert fault_from_environ({}, is_replica=False) is None
-    with pytest.raises(UsageError, match="not a replica"):
-        fault_from_environ({"LASTGOOD_FAULT": "omit:rng"}, is_replica=False)

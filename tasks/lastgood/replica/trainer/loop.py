@@ -117,19 +117,19 @@ class Loop:
         begin_ns = time.monotonic_ns()
         training, every = self.training, self._settings.digest_every
         updates, rates = training.updates, training.learning_rates()
-        # Reading the scale back from a GPU would wait for it.
-        scale = [torch.tensor(training.scaler.get_scale())] if self._world.device.type == "cpu" else []
+        scale = training.scaler.get_scale() if self._world.device.type == "cpu" else None
         window = train_step(training, self._settings, self._world, batches)
         return StepReport(
             step=training.step,
             begin_ns=begin_ns,
-            numbers=HostCopy(torch.stack(window.losses).mean(), window.grad_norm, *scale),
+            numbers=HostCopy(torch.stack(window.losses).mean(), window.grad_norm),
             learning_rates=rates,
             sample_ids=tuple(tuple(ids.tolist()) for ids in window.sample_ids),
             draws=training.augmentation.take_draws(),
             optimizer_steps=training.optimizer_steps(),
             skipped=training.updates == updates,
             digests=training.digests() if every and training.step % every == 0 else {},
+            scale=scale,
         )
 
     def _saves(self, step: int) -> bool:

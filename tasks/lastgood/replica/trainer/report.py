@@ -50,26 +50,32 @@ class HostCopy:
     """
 
     def __init__(self, *scalars: Tensor) -> None:
-        values = torch.stack([scalar.detach().to(torch.float64).reshape(()) for scalar in scalars])
         self._arrived: torch.cuda.Event | None = None
-        self._values = values
-        if values.device.type == "cuda":
-            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self._values.copy_(values, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
+        self._values: list[float] | Tensor
+        if scalars[0].device.type == "cpu":
+            self._values = [scalar.item() for scalar in scalars]
+            return
+        values = torch.stack([scalar.detach().to(torch.float64).reshape(()) for scalar in scalars])
+        self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        self._values.copy_(values, non_blocking=True)
+        self._arrived = torch.cuda.Event()
+        self._arrived.record()
 
     def get(self) -> list[float]:
         """The values; waits for their own copy only, not for what was queued after it."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        values: list[float] = self._values.tolist()
-        return values
+        return self._values.tolist() if isinstance(self._values, Tensor) else self._values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What one step did; `numbers` holds loss, gradient norm and, on a CPU, the gradient scale used."""
+    """What one step did.
+
+    Args:
+        numbers: Mean loss of the microbatches and gradient norm.
+        scale: Of the gradients in this step; None on a GPU, where reading it back would wait.
+    """
 
     step: int
     begin_ns: int
@@ -80,6 +86,7 @@ class StepReport:
     optimizer_steps: Mapping[str, int]
     skipped: bool
     digests: Mapping[str, str]
+    scale: float | None = None
 
 
 class Reporter:
@@ -182,7 +189,7 @@ class Reporter:
 
 
 def _record(report: StepReport, at: Mark, spans: tuple[Span, ...]) -> Step:
-    loss, norm, *scale = report.numbers.get()
+    loss, norm = report.numbers.get()
     return Step(
         at=at,
         spans=spans,
@@ -193,6 +200,6 @@ def _record(report: StepReport, at: Mark, spans: tuple[Span, ...]) -> Step:
         sample_ids=report.sample_ids,
         draws=dict(report.draws),
         optimizer_steps=dict(report.optimizer_steps),
-        scalars={"skipped": int(report.skipped), **({"scale": measured(scale[0])} if scale else {})},
+        scalars={"skipped": int(report.skipped), **({} if report.scale is None else {"scale": measured(report.scale)})},
         digests=dict(report.digests),
     )
