@@ -26,6 +26,7 @@ from lastgood.verify.reading import read_commit_marker, read_document
 __all__ = ["repair_pointers", "verify_family"]
 
 SETTLE = timedelta(seconds=0.5)
+MAXIMUM_LOOKS = 5
 REPAIR_ROUNDS = 20
 _POINTERS = ("active_pointer", "last_good", "quarantine_notice")
 _REQUIRED = ("decisions", "names", *_POINTERS)
@@ -43,11 +44,21 @@ def verify_family(store: Store, keys: FamilyKeys, *, settle: timedelta = SETTLE)
         UsageError: There is no such family.
     """
     verdict = _verify(store, keys)
-    if any(finding.reason is Reason.POINTER_STALE for finding in verdict.findings):
-        # A publisher writes its pointer milliseconds after its marker; a healthy family must not look damaged.
+    lagging = _lagging(verdict)
+    for _ in range(MAXIMUM_LOOKS):
+        if not lagging:
+            break
+        # A publisher writes its pointer milliseconds after its marker. A pointer that has moved on meanwhile is alive,
+        # even if it was met between the next marker and its pointer; one that says the same as before is stale.
         time.sleep(settle.total_seconds())
-        verdict = _verify(store, keys)
+        before, verdict = lagging, _verify(store, keys)
+        lagging = _lagging(verdict) - before
     return verdict
+
+
+def _lagging(verdict: Verdict) -> set[tuple[str, str | None]]:
+    """What stale pointers were seen, and what they said."""
+    return {(f.offender, f.found) for f in verdict.findings if f.reason is Reason.POINTER_STALE}
 
 
 def repair_pointers(store: Store, keys: FamilyKeys) -> tuple[str, ...]:
@@ -183,7 +194,8 @@ class _Family:
         misplaced = self._misplaced(key, named, pointer.commit)
         if misplaced is not None:
             yield misplaced
-        elif newest is not None and named != newest[0]:
+        # A pointer ahead of what was listed names a commit that came after the listing.
+        elif newest is not None and (named < newest[0] or named.incarnation != number):
             second = next(newer, None)
             if second is not None and named == second[0]:
                 yield _stale(key, str(newest[0]), str(named))
