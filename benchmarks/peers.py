@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from benchmarks.harness import PeerMissing
@@ -42,3 +43,18 @@ def version(command: Path) -> str:
     flag = "version" if command.name == "openssl" else "--version"
     done = subprocess.run([command, flag], capture_output=True, text=True, check=True, timeout=30)
     return done.stdout.splitlines()[0].strip()
+
+
+def prefect(folder: Path) -> Path:
+    """A Python that can import Prefect, in an environment of its own: it must not come into the project's."""
+    environment = folder / "prefect"
+    python = environment / "bin" / "python"
+    if not (environment / "installed").exists():
+        try:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True, timeout=120)
+            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "prefect>=3.6,<4"]
+            subprocess.run(install, check=True, capture_output=True, timeout=900)
+        except subprocess.SubprocessError as error:
+            raise PeerMissing(f"prefect cannot be installed into {environment}: {error}") from error
+        (environment / "installed").touch()  # touched last, so that an interrupted installation is begun again
+    return python
