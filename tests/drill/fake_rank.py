@@ -105,12 +105,21 @@ class FakeRank:
                 time.sleep(1000)
             self.stepped(begin_ns)
             if self.misbehave == "crashes":
-                return 5
+                return self.crash()
             if self.step % asked.save_every == 0 and self.misbehave != "never saves":
                 self.save(run)
         run.close()
         self.trace.write(Stopped(at=Mark.now(), spans=(), reason=StopReason.FINISHED, step=self.step))
         return 0
+
+    def crash(self) -> int:
+        """Once every rank has stepped, for before that the job would not have recovered."""
+        place = Path(os.environ["MEETING"])
+        (place / f"stepped-{self.number}").touch()
+        while not all((place / f"stepped-{number}").exists() for number in range(self.asked.world_size)):
+            time.sleep(0.002)
+        time.sleep(0.1)
+        return 5
 
     def started(self, run: Run) -> None:
         self.trace.write(
@@ -149,7 +158,9 @@ class FakeRank:
         assert run.resumed is not None
         if self.misbehave == "refuses":
             finding = Finding(reason=Reason.SHAPE_MISMATCH, message="shape mismatch: weight", offender="model.weight")
-            self.trace.write(Refused(at=Mark.now(), spans=(), findings=(finding,), message="weight does not fit"))
+            message = f"weight does not fit {os.environ.get('FAKE_TOKEN', '')}".strip()
+            print(message, flush=True)
+            self.trace.write(Refused(at=Mark.now(), spans=(), findings=(finding,), message=message))
             return False
         with self.timeline.phase(Phase.LOAD):
             assert (run.resumed.directory / f"model/rank-{self.number:05d}").exists()

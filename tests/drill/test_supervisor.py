@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lastgood.config import Objectives, ReplicaSettings
@@ -142,6 +143,16 @@ def test_a_job_that_does_not_come_back_as_it_must_fails(
     assert says in detail(result, failed)
     assert own_processes() == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_passed_to_the_replica_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica may print or report a credential; the record of a drill goes to more people than that."""
+    monkeypatch.setenv("FAKE_TOKEN", "correct-horse-battery")
+    declared = msgspec.structs.replace(settings("--once-dead=refuses"), pass_environment=("FAKE_TOKEN",))
+    result = drill(None, declared, fault=fault(), scratch=tmp_path)
+    assert "weight does not fit <FAKE_TOKEN>" in detail(result, "recovered")
+    assert "weight does not fit <FAKE_TOKEN>" in result.log_tail
+    assert "correct-horse" not in f"{result}"
 
 
 def test_objectives_decide(tmp_path: Path) -> None:

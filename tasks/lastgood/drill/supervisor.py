@@ -35,6 +35,7 @@ from lastgood.records import Measurements
 from lastgood.replica.contract import ReplicaEnvironment
 from lastgood.replica.processes import ProcessIdentity, replica_home
 from lastgood.restore.materialize import Scratch, make_copy
+from lastgood.restore.supervisor import without_secrets
 from lastgood.stores import LocalStore
 from lastgood.stores.port import Progress
 from lastgood.verdict import Check, Verdict
@@ -131,7 +132,7 @@ def drill(
             if observed is None:
                 observed = _Drill(home, settings, fault, launcher, subject, stage).run()
             return DrillResult(
-                verdict=judge_drill(observed, objectives or Objectives(), checks=checks),
+                verdict=without_secrets(judge_drill(observed, objectives or Objectives(), checks=checks), settings),
                 measurements=_measurements(observed, time.monotonic() - began),
                 fault=fault,
                 recovery=observed.recovery,

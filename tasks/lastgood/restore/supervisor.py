@@ -37,7 +37,7 @@ from lastgood.stores.port import Progress
 from lastgood.verdict import Check, CheckState, Finding, Reason, Rung, Tier, Verdict, judge
 from lastgood.verify import Depth, verify_generation
 
-__all__ = ["RestoreResult", "restore"]
+__all__ = ["RestoreResult", "restore", "without_secrets"]
 
 MINIMUM_STEPS = 4
 """Fewer cannot tell: a NaN three steps after the load is a fault of the load (NVIDIA/Megatron-LM#5281)."""
@@ -111,7 +111,7 @@ def restore(
                 evidence = _replay(location, copy, request, settings, place, deadline)
         return RestoreResult(
             generation=generation,
-            verdict=_without_secrets(_verdict(location, copy, request, evidence), settings),
+            verdict=without_secrets(_verdict(location, copy, request, evidence), settings),
             measurements=measure(copy.seconds, copy.manifest, evidence),
             scratch=place.directory if keep else None,
         )
@@ -211,7 +211,7 @@ def _passed(settings: ReplicaSettings) -> dict[str, str]:
     return {name: os.environ[name] for name in settings.pass_environment if name in os.environ}
 
 
-def _without_secrets(verdict: Verdict, settings: ReplicaSettings) -> Verdict:
+def without_secrets(verdict: Verdict, settings: ReplicaSettings) -> Verdict:
     """The verdict without any value that was handed through from our environment, for it may be a credential that the
     replica printed or reported.
     """
