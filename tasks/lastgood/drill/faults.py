@@ -195,8 +195,11 @@ def _prove(fault: Fault, launcher: Launcher, watch: Watch, shot: Shot) -> None:
         if time.monotonic() > deadline:
             raise FaultMissed(f"killed but alive: {', '.join(str(process.pid) for process in alive)}")
         time.sleep(LOOK_SECONDS)
-    if fault.kind is FaultKind.JOB and launcher.exit_status() != -signal.SIGKILL:
-        raise FaultMissed(f"the launcher ended by something else: status {launcher.exit_status()}")
+    while fault.kind is FaultKind.JOB and (status := launcher.exit_status()) != -signal.SIGKILL:
+        # Dead comes before reaped, and the status is known only then.
+        if status is not None or time.monotonic() > deadline:
+            raise FaultMissed(f"the launcher ended by something else: status {status}")
+        time.sleep(LOOK_SECONDS)
     trace = watch.life(shot.incarnation).ranks.get(fault.rank)
     if fault.kind is FaultKind.RANK and trace is not None and (trace.stopped or trace.refused):
         raise FaultMissed(f"rank {fault.rank} ended of its own accord: {watch.life(shot.incarnation).last_words}")
