@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from lastgood.manifest import AbsentComponent, Component, ComponentPromise, Determinism, Manifest, SampleIds
-from lastgood.replica.trace import NotFinite, Step
+from lastgood.replica.trace import NotFinite, Started, Step
 from lastgood.restore.compare import Comparison, compare
 from lastgood.restore.control import CONTROL_CHECKS
-from lastgood.restore.evidence import Evidence, ReplicaEnd, Request, read_rank
+from lastgood.restore.evidence import Control, Evidence, ReplicaEnd, Request, read_rank
 from lastgood.testing.restore_damage import RESTORE_DAMAGE, RestoreDamage, RestoreTraces, healthy_restore
 from lastgood.verdict import CheckState, NoteReason, Outcome, Reason, Rung, Tier, Verdict, judge
 
@@ -27,7 +27,7 @@ def evidence_of(traces: RestoreTraces) -> Evidence:
         ),
         ranks={rank: read_rank(rank, records) for rank, records in traces.ranks.items()},
         lives=traces.lives,
-        control=traces.control,
+        control=Control(steps=traces.control),
         saved=traces.saved,
     )
 
@@ -171,6 +171,26 @@ def test_a_live_trace_that_ends_early_is_used_as_far_as_it_goes() -> None:
     assert loss.state is CheckState.RAN
     assert "steps 48001–48002" in loss.detail
     assert any("steps 48003–48004" in note.message for note in comparison.notes)
+
+
+def test_settings_that_differ_from_the_live_run_s_are_noted() -> None:
+    """Another number of threads orders sums otherwise; whoever reads of a divergence must see that first."""
+    traces = healthy_restore()
+    ranks = {
+        rank: tuple(
+            msgspec.structs.replace(record, settings={"threads": "1", "device": "cpu"})
+            if isinstance(record, Started)
+            else record
+            for record in records
+        )
+        for rank, records in traces.ranks.items()
+    }
+    evidence = replace(
+        evidence_of(replace(traces, ranks=ranks)),
+        control=Control(steps=traces.control, settings={"threads": "2", "device": "cpu"}),
+    )
+    (note,) = compare(request_for(traces.manifest), evidence).notes
+    assert note.message == "threads changed: the live run had 2, the replica 1"
 
 
 @pytest.mark.parametrize(("factor", "outcome"), [(1.005, Outcome.PASS), (1.05, Outcome.FAIL)])

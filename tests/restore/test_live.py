@@ -11,9 +11,9 @@ import pytest
 from lastgood.identity import FamilyKeys
 from lastgood.location import Location
 from lastgood.replica import trace
-from lastgood.replica.trace import Step, TraceReader, TraceWriter, trace_directory
-from lastgood.restore.evidence import Request
-from lastgood.restore.live import live_steps
+from lastgood.replica.trace import TraceReader, TraceWriter, trace_directory
+from lastgood.restore.evidence import Control, Request
+from lastgood.restore.live import read_control
 from lastgood.stores import LocalStore
 from lastgood.testing.restore_damage import healthy_restore
 from lastgood.verdict import Rung
@@ -43,14 +43,16 @@ def test_the_life_that_made_the_generation_is_the_control(tmp_path: Path) -> Non
     """A later life resumed from somewhere itself, so only the one that went on without a break is a control."""
     write(tmp_path / "llm-7b", 3, range(47_990, 48_003))
     write(tmp_path / "llm-7b", 4, range(48_001, 48_010))
-    found, trouble = live_steps(located(tmp_path), REQUEST)
-    assert trouble is None
-    assert {rank: sorted(steps) for rank, steps in found.items()} == {rank: [48_001, 48_002] for rank in range(2)}
+    control = read_control(located(tmp_path), REQUEST)
+    assert control.trouble is None
+    assert {rank: sorted(steps) for rank, steps in control.steps.items()} == {
+        rank: [48_001, 48_002] for rank in range(2)
+    }
 
 
 def test_a_family_without_a_trace_has_no_control(tmp_path: Path) -> None:
     """Training that writes no trace is restored all the same."""
-    assert live_steps(located(tmp_path), REQUEST) == ({}, None)
+    assert read_control(located(tmp_path), REQUEST) == Control()
 
 
 def test_a_damaged_live_trace_takes_the_control_away_and_says_so(tmp_path: Path) -> None:
@@ -58,10 +60,10 @@ def test_a_damaged_live_trace_takes_the_control_away_and_says_so(tmp_path: Path)
     write(tmp_path / "llm-7b", 3, range(47_990, 48_006))
     segment = trace_directory(tmp_path / "llm-7b", 3, 0) / "00000000.jsonl"
     segment.write_bytes(b"{}\n" + segment.read_bytes())
-    found, trouble = live_steps(located(tmp_path), REQUEST)
-    assert found == {}
-    assert trouble is not None
-    assert "line 1" in trouble
+    control = read_control(located(tmp_path), REQUEST)
+    assert control.steps == {}
+    assert control.trouble is not None
+    assert "line 1" in control.trouble
 
 
 @pytest.mark.parametrize("first", [1, 2, 37, 60, 99, 100])
@@ -94,7 +96,7 @@ def test_a_long_trace_costs_its_wanted_segments_only(tmp_path: Path, monkeypatch
 def test_no_step_is_taken_for_another(tmp_path: Path) -> None:
     """Steps before and after what is compared must not stand in for it."""
     write(tmp_path / "llm-7b", 3, range(1, 10))
-    assert live_steps(located(tmp_path), REQUEST)[0] == {}
+    assert read_control(located(tmp_path), REQUEST).steps == {}
     early = msgspec.structs.replace(MANIFEST, step=3, generation="00000003-0000000000000003")
-    found, _ = live_steps(located(tmp_path), replace(REQUEST, manifest=early))
-    assert all(isinstance(step, Step) and 4 <= step.step <= 7 for steps in found.values() for step in steps.values())
+    found = read_control(located(tmp_path), replace(REQUEST, manifest=early)).steps
+    assert {rank: sorted(steps) for rank, steps in found.items()} == {rank: [4, 5, 6, 7] for rank in range(2)}

@@ -21,7 +21,7 @@ from __future__ import annotations
 import bisect
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
@@ -257,6 +257,16 @@ class TraceReader:
         """The completed steps of one rank, by number."""
         return {record.step: record for record in self.records(incarnation, rank) if isinstance(record, Step)}
 
+    def started(self, incarnation: int, rank: int) -> Started | None:
+        """The first record of one rank, read without the rest; None without a trace.
+
+        Raises:
+            FormatError: It is not a lawful record.
+        """
+        records = _head(trace_directory(self.family, incarnation, rank) / _segment_name(0))
+        first = next(records, None)
+        return first if isinstance(first, Started) else None
+
     def steps_between(self, incarnation: int, rank: int, first: int, last: int) -> Mapping[int, Step]:
         """The completed steps `first` to `last` of one rank, by number; reads only the segments that can hold them.
 
@@ -289,12 +299,14 @@ def _segment_name(segment: int) -> str:
 
 def _first_step(path: Path) -> int:
     """The first completed step that a segment holds; 0 if it holds none at its head."""
-    head = _read_from(path, 0, MAXIMUM_LINE_BYTES).rpartition(b"\n")[0]
-    for place, line in enumerate(head.split(b"\n") if head else (), start=1):
-        record = _parse_line(line, f"{path}: line {place}")
-        if isinstance(record, Step):
-            return record.step
-    return 0
+    return next((record.step for record in _head(path) if isinstance(record, Step)), 0)
+
+
+def _head(path: Path) -> Iterator[TraceRecord]:
+    """The first records of a segment, one after the other, from one bounded read."""
+    whole = _read_from(path, 0, MAXIMUM_LINE_BYTES).rpartition(b"\n")[0]
+    for place, line in enumerate(whole.split(b"\n") if whole else (), start=1):
+        yield _parse_line(line, f"{path}: line {place}")
 
 
 def _names(directory: Path) -> list[str]:

@@ -105,7 +105,8 @@ def control_checks(request: Request, evidence: Evidence) -> tuple[list[Check], l
         check, said = _compare(request, evidence, name, comparison)
         checks.append(check)
         notes.update(dict.fromkeys(said))
-    live = sorted({number for steps in evidence.control.values() for number in steps})
+    notes.update(dict.fromkeys(_settings_notes(evidence)))
+    live = {number for steps in evidence.control.steps.values() for number in steps}
     ended = [number for number in request.smoke_steps if number not in live]
     if ended:
         notes[
@@ -140,7 +141,7 @@ def _compare(
             )
     if not compared:
         return not_run(name, _nothing(request, evidence, comparison)), ()
-    detail = f"{span(compared, 'step')} on {len(evidence.control)} ranks: {promise}"
+    detail = f"{span(compared, 'step')} on {len(evidence.control.steps)} ranks: {promise}"
     return comparing.check(detail), comparing.notes
 
 
@@ -148,17 +149,28 @@ def _pairs(request: Request, evidence: Evidence, first: int) -> Iterator[tuple[i
     """Rank, the live run's step, the resumed run's same step; in the order of steps."""
     for number in request.smoke_steps[first - 1 :]:
         for rank in request.ranks:
-            live = evidence.control.get(rank, {}).get(number)
+            live = evidence.control.step(rank, number)
             own = evidence.ranks[rank].steps.get(number) if rank in evidence.ranks else None
             if live is not None and own is not None:
                 yield rank, live, own
 
 
 def _nothing(request: Request, evidence: Evidence, comparison: _Comparison) -> str:
-    if evidence.control_trouble is not None:
-        return f"the live trace cannot be read: {evidence.control_trouble}"
-    if not any(evidence.control.values()):
+    if evidence.control.trouble is not None:
+        return f"the live trace cannot be read: {evidence.control.trouble}"
+    if not any(evidence.control.steps.values()):
         return f"the live trace ends before step {request.manifest.step + 1}"
     if not any(True for _ in _pairs(request, evidence, comparison.first)):
         return f"the live trace and the replica share no step from {request.manifest.step + comparison.first} on"
     return f"the steps hold no {comparison.component} to compare"
+
+
+def _settings_notes(evidence: Evidence) -> Iterator[Note]:
+    """Settings that decide determinism and were others in the live run: where to look first when the two part."""
+    started = next((trace.started for trace in evidence.ranks.values() if trace.started), None)
+    settings = started.settings if started else {}
+    for name in sorted(evidence.control.settings.keys() & settings.keys()):
+        live, own = evidence.control.settings[name], settings[name]
+        if live != own:
+            message = f"{name} changed: the live run had {live}, the replica {own}"
+            yield Note(reason=NoteReason.ENVIRONMENT_CHANGED, message=message, offender=f"settings.{name}")

@@ -14,7 +14,7 @@ from lastgood.manifest import Manifest
 from lastgood.replica.trace import Discovered, Loaded, Refused, Saved, Started, Step, Stopped, TraceRecord
 from lastgood.verdict import Rung, Verdict
 
-__all__ = ["Evidence", "RankTrace", "ReplicaEnd", "Request", "read_rank"]
+__all__ = ["Control", "Evidence", "RankTrace", "ReplicaEnd", "Request", "read_rank"]
 
 _Record = TypeVar("_Record")
 
@@ -84,6 +84,25 @@ class RankTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What the live run itself did after the generation.
+
+    Args:
+        steps: Rank → completed step → its own record, as far as its trace goes.
+        settings: What decides determinism, as it stated it at its start.
+        trouble: Why its trace could not be read, if it could not.
+    """
+
+    steps: Mapping[int, Mapping[int, Step]] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    trouble: str | None = None
+
+    def step(self, rank: int, number: int) -> Step | None:
+        """One rank's record of one step, or None."""
+        return self.steps.get(rank, {}).get(number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything that `compare` looks at.
 
@@ -91,8 +110,7 @@ class Evidence:
         end: How the command ended.
         ranks: Rank → its trace; only ranks that wrote one.
         lives: How many incarnations the replica began; more than one means that something restarted it.
-        control: Rank → completed step → the live run's own record, as far as there is one.
-        control_trouble: Why the live run's trace could not be read, if it could not.
+        control: What the live run did in the same steps.
         saved: Tier 1 of the generation that the replica published after its steps, or None.
         trouble: Why a trace could not be read, if one could not.
         starved: Why a failure may be ours and not the checkpoint's (the scratch disk is full), or None.
@@ -101,8 +119,7 @@ class Evidence:
     end: ReplicaEnd
     ranks: Mapping[int, RankTrace]
     lives: int = 1
-    control: Mapping[int, Mapping[int, Step]] = field(default_factory=dict)
-    control_trouble: str | None = None
+    control: Control = field(default_factory=Control)
     saved: Verdict | None = None
     trouble: str | None = None
     starved: str | None = None

@@ -7,29 +7,27 @@ and never fails the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lastgood.errors import FormatError, StoreError
 from lastgood.location import Location
-from lastgood.replica.trace import Step, TraceReader
-from lastgood.restore.evidence import Request
+from lastgood.replica.trace import TraceReader
+from lastgood.restore.evidence import Control, Request
 
-__all__ = ["live_steps"]
+__all__ = ["read_control"]
 
 
-def live_steps(location: Location, request: Request) -> tuple[Mapping[int, Mapping[int, Step]], str | None]:
-    """Rank → completed step → the live run's record, for the steps of the request; and why there are none, if that
-    is known.
-    """
+def read_control(location: Location, request: Request) -> Control:
+    """The live run's records of the steps of the request, as far as there are any."""
     incarnation = request.manifest.incarnation
-    found: dict[int, dict[int, Step]] = {}
     wanted = request.smoke_steps
     try:
         reader = TraceReader(location.store.local_directory(location.keys.family))
-        for rank in reader.ranks(incarnation):
-            steps = reader.steps_between(incarnation, rank, wanted.start, wanted.stop - 1)
-            if steps:
-                found[rank] = dict(steps)
+        ranks = reader.ranks(incarnation)
+        steps = {
+            rank: found
+            for rank in ranks
+            if (found := reader.steps_between(incarnation, rank, wanted.start, wanted.stop - 1))
+        }
+        started = reader.started(incarnation, ranks[0]) if ranks else None
     except (FormatError, StoreError) as error:
-        return {}, error.message
-    return found, None
+        return Control(trouble=error.message)
+    return Control(steps=steps, settings=started.settings if started else {})

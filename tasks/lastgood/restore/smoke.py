@@ -65,7 +65,7 @@ def _reached(request: Request, evidence: Evidence, missing: str) -> Check:
         if trace.stopped is None or trace.stopped.reason is not StopReason.FINISHED or not trace.has_loaded:
             continue
         last = _last(request, trace)
-        beyond = [number for number in evidence.control.get(rank, {}) if last < number <= request.smoke_steps[-1]]
+        beyond = [number for number in evidence.control.steps.get(rank, {}) if last < number <= request.smoke_steps[-1]]
         if beyond:
             comparing.refuse(
                 Reason.OPTIMIZER_NOT_STEPPED,
@@ -85,7 +85,7 @@ def _accumulation(request: Request, evidence: Evidence, missing: str) -> Check:
     stated = request.manifest.expectations.scalars if request.manifest.expectations else {}
     window = stated.get("accumulation.microbatches")
     for rank, step in made:
-        live = evidence.control.get(rank, {}).get(step.step)
+        live = evidence.control.step(rank, step.step)
         expected = window or (live.microbatches if live and live.microbatches else made[0][1].microbatches)
         if step.microbatches:
             comparing.expect(
@@ -165,7 +165,7 @@ def _advanced(request: Request, evidence: Evidence, missing: str) -> Check:
 def _may_skip(step: Step, made: list[Step], evidence: Evidence) -> bool:
     if not is_skipped(step):
         return False
-    live = [steps[step.step] for steps in evidence.control.values() if step.step in steps]
+    live = [steps[step.step] for steps in evidence.control.steps.values() if step.step in steps]
     if live:
         return any(is_skipped(other) for other in live)
     return any(later.step > step.step and not is_skipped(later) for later in made)

@@ -30,7 +30,7 @@ from lastgood.replica.trace import TraceReader
 from lastgood.restore.compare import Comparison, compare
 from lastgood.restore.divergence import not_run
 from lastgood.restore.evidence import Evidence, RankTrace, ReplicaEnd, Request, read_rank
-from lastgood.restore.live import live_steps
+from lastgood.restore.live import read_control
 from lastgood.restore.materialize import VERIFIED, Copy, Scratch, make_copy, open_scratch
 from lastgood.restore.measure import measure
 from lastgood.stores.port import Progress
@@ -159,7 +159,6 @@ def _replay(
     end = _run(copy.location, request, settings, place, deadline)
     family = copy.location.store.local_directory(copy.location.keys.family)
     lives, ranks, trouble = _read_traces(family)
-    control, silence = live_steps(location, request)
     starved = None
     if end.exit_status != 0 and place.free_bytes < STARVED_BYTES:
         starved = f"scratch is full: {place.directory}: {place.free_bytes} bytes free"
@@ -167,8 +166,7 @@ def _replay(
         end=end,
         ranks=ranks,
         lives=lives,
-        control=control,
-        control_trouble=silence,
+        control=read_control(location, request),
         saved=_verify_save(copy.location, request, ranks),
         trouble=trouble,
         starved=starved,
