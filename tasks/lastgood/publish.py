@@ -9,6 +9,7 @@ re-sent before the next step. Needs no collective and no torch: ranks meet throu
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Literal
 from lastgood import documents
 from lastgood.digest import Algorithm
 from lastgood.documents import Document
-from lastgood.errors import Fenced, FormatError, LastgoodError, PublishError, StoreTransientError
+from lastgood.errors import Fenced, FormatError, LastgoodError, PublishError, StoreError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import (
     FORMAT_VERSION,
@@ -36,11 +37,14 @@ from lastgood.markers import Commit
 from lastgood.protocol import CommitOutcome, commit, perform
 from lastgood.protocol.commits import commit_digest
 from lastgood.stores import Store
+from lastgood.text import printable
 
 __all__ = ["Published", "Publisher", "StagedArtifact", "Staging"]
 
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
+MAXIMUM_WORDS = 2000
+"""Characters of a failure that the other ranks are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,24 +182,25 @@ class Publisher:
         Raises:
             Fenced: A newer incarnation exists; the job must stop.
             PublishError: Not published; what was discoverable before still is.
-            StoreError: The store failed; likewise.
+            StoreError: The store failed; the step may or may not have been kept, and nothing else was lost.
         """
         try:
-            receipt = self._receipt(staging, artifacts, expectations)
-        except (LastgoodError, OSError) as error:
-            self.abandon(staging, str(error))
+            self._send(staging, self._receipt(staging, artifacts, expectations))
+        except BaseException as error:
+            # What is raised is the cause. Where even this cannot be said, the other ranks run out of patience.
+            with contextlib.suppress(LastgoodError):
+                self.abandon(staging, str(error))
             raise
-        self._send(staging, receipt)
         if self._rank == 0:
             return self._coordinate(staging, job)
         return self._await_outcome(staging)
 
     def abandon(self, staging: Staging, why: str) -> None:
         """Say that this rank cannot finish a staged step, so that the others need not wait for it."""
-        failure = Receipt(staging=staging.id, rank=self._rank, world_size=self._world_size, failure=why or "abandoned")
-        self._send(staging, failure)
+        words = printable(why)[:MAXIMUM_WORDS] or "abandoned"
+        self._send(staging, Receipt(staging=staging.id, rank=self._rank, world_size=self._world_size, failure=words))
         if self._rank == 0:
-            self._tell(staging, Outcome(kind="failed", commit=None, message=why))
+            self._tell(staging, Outcome(kind="failed", commit=None, message=words))
 
     # What every rank does.
 
@@ -261,27 +266,37 @@ class Publisher:
             receipts = self._collect(staging)
             self._refuse_strays(staging, receipts)
             published = self._commit(staging, self._manifest(staging, receipts, job))
-        except Fenced as error:
-            self._fenced = error.message
-            self._tell(staging, Outcome(kind="fenced", commit=None, message=error.message))
-            raise
-        except LastgoodError as error:
-            self._tell(staging, Outcome(kind="failed", commit=None, message=error.message))
+        except BaseException as error:
+            kind: Literal["fenced", "failed"] = "failed"
+            if isinstance(error, Fenced):
+                self._fenced, kind = error.message, "fenced"
+            # As above: what is raised is the cause, and a rank that hears nothing runs out of patience.
+            with contextlib.suppress(StoreError):
+                self._tell(staging, Outcome(kind=kind, commit=None, message=printable(str(error))[:MAXIMUM_WORDS]))
             raise
         self._tell(staging, Outcome(kind="committed", commit=published.commit, message="committed"))
-        # Every rank has sent a receipt for this staging, so none is still waiting in the one before.
+        # Every rank has sent a receipt for this staging, so none is still waiting in the one before. What cannot be
+        # removed (NFS keeps a file that somebody has open) is litter, and this step is committed all the same.
         if self._finished is not None:
-            self._store.discard(self._finished.prefix)
+            with contextlib.suppress(StoreError):
+                self._store.discard(self._finished.prefix)
         self._finished = staging
         return published
 
     def _settle(self) -> None:
         """Re-send a COMMIT whose outcome nobody knows; its bytes are the same, so it cannot be written twice."""
         if self._unsettled is not None:
-            generation, data = self._unsettled
-            if perform(self._store, commit(self._keys, generation, data)) is CommitOutcome.ACKNOWLEDGED:
-                self._previous = commit_digest(data)
-            self._unsettled = None
+            self._mark(*self._unsettled)
+
+    def _mark(self, generation: GenerationId, marker: bytes) -> CommitOutcome:
+        # Whatever interrupts this, a full disk behind the marker included, leaves a COMMIT that may be there: the next
+        # one must name it as its predecessor, or the chain would be broken by a healthy publisher.
+        self._unsettled = (generation, marker)
+        outcome = perform(self._store, commit(self._keys, generation, marker))
+        self._unsettled = None
+        if outcome is CommitOutcome.ACKNOWLEDGED:
+            self._previous = commit_digest(marker)
+        return outcome
 
     def _collect(self, staging: Staging) -> tuple[Receipt, ...]:
         receipts: dict[str, Receipt] = {}
@@ -357,11 +372,7 @@ class Publisher:
                 generation=str(generation), manifest=manifest_digest(data), previous=self._previous, nonce=self._nonce
             )
         )
-        try:
-            outcome = perform(self._store, commit(self._keys, generation, marker))
-        except StoreTransientError:
-            self._unsettled = (generation, marker)
-            raise
+        outcome = self._mark(generation, marker)
         if outcome is CommitOutcome.FENCED:
             raise Fenced(
                 f"fenced: {self._keys.family}: a newer incarnation than {self._incarnation} exists; "
@@ -370,8 +381,7 @@ class Publisher:
             )
         if outcome is CommitOutcome.TAKEN:
             raise PublishError(f"commit slot is taken: {self._keys.commit(generation)}")
-        self._previous = commit_digest(marker)
-        return Published(generation=generation, commit=self._previous)
+        return Published(generation=generation, commit=commit_digest(marker))
 
     def _tell(self, staging: Staging, outcome: Outcome) -> None:
         if self._world_size > 1:

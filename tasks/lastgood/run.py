@@ -17,6 +17,7 @@ last one's failure makes the process exit non-zero even if nobody calls `close`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import secrets
 import socket
@@ -34,7 +35,14 @@ from lastgood.documents import Document
 from lastgood.errors import Fenced, FormatError, LastgoodError, ResumeRefused, StoreError, UsageError
 from lastgood.identity import GenerationId
 from lastgood.location import Location, locate
-from lastgood.manifest import Expectations, JobDescription, Manifest, manifest_digest, parse_manifest
+from lastgood.manifest import (
+    MAXIMUM_MANIFEST_BYTES,
+    Expectations,
+    JobDescription,
+    Manifest,
+    manifest_digest,
+    parse_manifest,
+)
 from lastgood.markers import Commit
 from lastgood.protocol import Policy, claim, decide, perform
 from lastgood.publish import Published, Publisher, StagedArtifact, Staging
@@ -42,8 +50,6 @@ from lastgood.verdict import Finding, Reason
 from lastgood.verify import inspector
 
 __all__ = ["Group", "ResumedGeneration", "Run", "SoloGroup"]
-
-MAXIMUM_MANIFEST_BYTES = documents.MAXIMUM_DOCUMENT_BYTES
 
 
 class Group(Protocol):
@@ -112,7 +118,6 @@ class Run:
         self._publisher = publisher
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._closed = False
 
     @classmethod
     def start(
@@ -212,7 +217,9 @@ class Run:
                 try:
                     artifacts = write(staging.payload)
                 except BaseException as error:
-                    self._publisher.abandon(staging, f"cannot write: {error}")
+                    # What is raised is the cause; ranks that cannot be told of it run out of patience.
+                    with contextlib.suppress(LastgoodError):
+                        self._publisher.abandon(staging, f"cannot write: {error}")
                     raise
                 published = self._publisher.publish(staging, artifacts, job=job, expectations=expectations)
                 if then is not None:
@@ -237,8 +244,10 @@ class Run:
             raise failure
 
     def close(self) -> None:
-        """End this life: wait for the last publish and raise its failure."""
-        self._closed = True
+        """End this life: wait for the last publish and raise its failure.
+
+        Without it a background publish is cut short where the interpreter ends: it fails, and the exit status says so.
+        """
         atexit.unregister(self._exit_loudly)
         self.wait()
 
@@ -248,7 +257,10 @@ class Run:
             self.wait()
         except BaseException as error:  # noqa: BLE001 - whatever it was, the exit status must say it
             sys.stderr.write(f"lastgood: the last publish failed: {error}\n")
-            sys.stderr.flush()
+            sys.stderr.write("hint: let `run.close()` be the last act of the job; it waits for the save\n")
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
             os._exit(1)
 
 
