@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lastgood.manifest import AbsentComponent, Component, ComponentPromise, Determinism, Manifest, SampleIds
 from lastgood.replica.trace import NotFinite, Started, Step
@@ -171,6 +173,36 @@ def test_a_live_trace_that_ends_early_is_used_as_far_as_it_goes() -> None:
     assert loss.state is CheckState.RAN
     assert "steps 48001–48002" in loss.detail
     assert any("steps 48003–48004" in note.message for note in comparison.notes)
+
+
+@settings(deadline=None)
+@given(
+    dropped=st.sets(st.tuples(st.integers(0, 1), st.integers(0, 8)), max_size=18),
+    copied=st.dictionaries(st.integers(0, 9), st.integers(0, 1), max_size=3),
+    control=st.sets(st.integers(48_001, 48_004)),
+    status=st.sampled_from([0, 1, 2, 64, 70, -9, None]),
+    saved=st.booleans(),
+)
+def test_whatever_a_replica_leaves_behind_is_judged_and_passes_only_when_whole(
+    dropped: set[tuple[int, int]], copied: dict[int, int], control: set[int], status: int | None, saved: bool
+) -> None:
+    """A supervisor that trips over a torn trace judges nothing, and one that passes it judges wrongly."""
+    traces = healthy_restore()
+    kept = {
+        rank: tuple(record for place, record in enumerate(records) if (rank, place) not in dropped)
+        for rank, records in traces.ranks.items()
+    }
+    left = replace(
+        traces,
+        ranks={**{rank: traces.ranks[source] for rank, source in copied.items() if rank > 1}, **kept},
+        control={rank: {one: steps[one] for one in control} for rank, steps in traces.control.items()},
+        exit_status=status,
+        saved=traces.saved if saved else None,
+    )
+    outcome = verdict_of(compared(left)).outcome
+    last_word = {(0, 8), (1, 8)}
+    whole = not dropped - last_word and status == 0 and saved
+    assert (outcome is Outcome.PASS) == whole
 
 
 def test_settings_that_differ_from_the_live_run_s_are_noted() -> None:

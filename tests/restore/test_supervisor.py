@@ -196,7 +196,7 @@ def test_an_unknown_generation_and_too_few_steps_are_usage_errors(trained: Path)
     """A name that nothing was published under is the caller's mistake, as is a smoke run too short to tell."""
     with pytest.raises(UsageError, match="no such generation"):
         restore(generation(trained, 25), settings())
-    with pytest.raises(UsageError, match="at least 4 steps"):
+    with pytest.raises(UsageError, match="at least 4, found 1"):
         restore(generation(trained, 20), settings(), steps=1)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lastgood.manifest import Component, Manifest
 from lastgood.restore.after_load import loaded_checks, subject
@@ -64,6 +64,8 @@ def compare(request: Request, evidence: Evidence) -> Comparison:
         request: What was asked for.
         evidence: What it left behind.
     """
+    # A replica may leave anything behind; only the ranks that were asked for are listened to.
+    evidence = replace(evidence, ranks={rank: evidence.ranks[rank] for rank in request.ranks if rank in evidence.ranks})
     ended = _ended(request, evidence)
     checks = [ended, _traced(request, evidence, ended), _discovered(request, evidence)]
     notes: list[Note] = []

@@ -94,10 +94,10 @@ def restore(
         StoreError: Our own scratch cannot be written.
     """
     generation = location.require_generation()
-    if (steps is not None and steps < MINIMUM_STEPS) or (world_size is not None and world_size < 1):
-        raise UsageError(
-            f"out of range: expected at least {MINIMUM_STEPS} steps on at least 1 rank, found {steps} on {world_size}"
-        )
+    if steps is not None and steps < MINIMUM_STEPS:
+        raise UsageError(f"too few steps: expected at least {MINIMUM_STEPS}, found {steps}")
+    if world_size is not None and world_size < 1:
+        raise UsageError(f"too few ranks: expected at least 1, found {world_size}")
     wished = 0 if load_only else settings.smoke_steps if steps is None else steps
     deadline = timedelta(seconds=settings.restore_timeout_seconds) if timeout is None else timeout
     # Before anything is copied: a terabyte read for a mistyped command would be a poor answer.
