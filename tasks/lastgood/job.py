@@ -25,7 +25,7 @@ def current_environment(
     return Environment(
         python=platform.python_version(),
         lastgood=lastgood.__version__,
-        torch=torch,
+        torch=None if torch is None else str(torch),  # torch's own is a subclass that no document holds
         cuda=cuda,
         image_digest=image_digest,
         device=device,

@@ -108,6 +108,13 @@ def test_manifest_names_everything_and_promises_exactness(tmp_path: Path) -> Non
     assert (job.topology.strategy, job.topology.world_size) == ("ddp", 2)
 
 
+def test_no_trace_is_written_where_the_contract_says_so(tmp_path: Path) -> None:
+    """A job may be told to leave the trace out; nothing else may change by it."""
+    train(tmp_path / "f", 1, [*SOLO, "--stop-step", "1"], environ={"LASTGOOD_TRACE": "0"})
+    assert not (tmp_path / "f" / ".lastgood" / "traces").exists()
+    assert manifest(tmp_path / "f", 1, 1).step == 1
+
+
 def test_fast_forward_stands_where_the_steps_would_have_led(tmp_path: Path) -> None:
     """The worked example resumes at step 48,000 without having trained 48,000 steps."""
     arguments = [*SOLO, "--steps", "100000", "--fast-forward", "48000", "--stop-step", "48001", "--save-first"]

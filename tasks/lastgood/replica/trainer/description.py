@@ -1,6 +1,7 @@
 """What the reference trainer writes into its manifests: identities, counters, and what it promises of a resume.
 
-Decides the job description and the promises. The measured grounds of a promise below exact are in `parallel`.
+Decides the job description and the promises: exact where a resumed run was measured to equal an uninterrupted one bit
+for bit (tests/replica/test_resume.py), a tolerance with its reason elsewhere.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -125,6 +127,7 @@ def _counters(training: Training) -> tuple[Counter, ...]:
     )
 
 
+@cache
 def _code_id() -> str:
     """A digest of this package's sources: what trains, rather than what a version claims."""
     digest = hashlib.sha256()

@@ -14,6 +14,7 @@ Decides the order of events that a resume depends on; what is trained is `build`
 from __future__ import annotations
 
 import secrets
+import shutil
 import tempfile
 import time
 from collections import deque
@@ -143,7 +144,7 @@ class Loop:
         job = resumed.manifest.job
         findings, notes = compare_jobs(job, self._describe(None))
         keys: Mapping[Component, int] = {}
-        observed = None
+        observed: Expectations | None = None
         if not findings:
             report = self.training.registry.load(
                 resumed.directory, allow_topology_change=self._settings.allow_topology_change
@@ -152,7 +153,7 @@ class Loop:
         if not findings:
             self.training.step = self._saved_step = resumed.manifest.step
             self._lineage = job.run
-            observed = self.training.registry.observe(resumed.manifest.step)
+            observed = _expected(self.training.registry.observe(resumed.manifest.step))
         self._reporter.timeline.add(Phase.LOAD, begin_ns, time.monotonic_ns())
         self._reporter.loaded(resumed, keys, observed, findings, notes)
         if findings:
@@ -184,6 +185,8 @@ class Loop:
                 written = self._fault.spoil(
                     staging.payload, written, before=before, rank=self._world.rank, barrier=_barrier
                 )
+                if before is not None:
+                    shutil.rmtree(before)
             published = self.run.publish(staging, _staged(written), job=job, expectations=expectations)
             self._acknowledged.append(published)
         self._saved_step = training.step
@@ -193,8 +196,7 @@ class Loop:
     def _acknowledge(self) -> None:
         """Report what was committed, on this thread: the trace belongs to it."""
         while self._acknowledged:
-            published = self._acknowledged.popleft()
-            self._reporter.saved(str(published.generation), published.generation.step)
+            self._reporter.saved(self._acknowledged.popleft().generation)
 
     def _capture_before(self) -> Path | None:
         """For a stale save: what this rank would write before the step that the save will name."""

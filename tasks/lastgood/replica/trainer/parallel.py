@@ -1,9 +1,8 @@
 """How ranks find each other and share one model: alone, DDP or FSDP2, over gloo on CPUs and NCCL on GPUs.
 
-Decides process group, wrapping, and what a strategy may promise. Rules (measured, facts in docs/envelope.md): DDP
-rebuilds its buckets after the first backward, which changes the order of gloo's sums and with it the bits on more than
-two ranks, unless unused parameters are searched for; a count of threads that is not pinned changes sums too. What
-forfeits exactness is promised as a tolerance, with the reason.
+Decides process group and wrapping. Rule (measured, tests/replica/test_resume.py): DDP rebuilds its buckets after the
+first backward, which changes the order of gloo's sums and with it the bits on more than two ranks, unless unused
+parameters are searched for. `description` says what that does to the promise.
 """
 
 from __future__ import annotations

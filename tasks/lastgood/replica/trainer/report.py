@@ -6,7 +6,6 @@ pinned memory by the stream itself and read one step later, so that nothing wait
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,28 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lastgood.manifest import Component
-from lastgood.replica.events import (
-    TRACE_VERSION,
-    Discovered,
-    Loaded,
-    Mark,
-    Phase,
-    Refused,
-    Saved,
-    Span,
-    Started,
-    Step,
-    Stopped,
-    StopReason,
-    Timeline,
-    host_name,
-    measured,
-)
-from lastgood.replica.trace import TraceWriter
+from lastgood.identity import GenerationId
+from lastgood.manifest import Component, Expectations
+from lastgood.replica.events import Mark, Measured, Phase, Span, Step, StopReason, Timeline, measured
+from lastgood.replica.tracing import RunTrace
 from lastgood.replica.trainer.parallel import World
 from lastgood.run import ResumedGeneration
-from lastgood.state import Observation
 from lastgood.verdict import Finding, Note
 
 __all__ = ["HostCopy", "Reporter", "StepReport"]
@@ -100,88 +83,57 @@ class Reporter:
     def __init__(self, timeline: Timeline, device: torch.device) -> None:
         self.timeline = timeline
         self._lag_steps = 1 if device.type == "cuda" else 0
-        self._writer: TraceWriter | None = None
+        self._trace: RunTrace | None = None
 
     def started(self, family: Path, incarnation: int, world: World, settings: Mapping[str, str]) -> None:
         """Open the trace: the incarnation is known."""
-        self._writer = TraceWriter(family, incarnation, world.rank)
-        self._writer.write(
-            Started(
-                at=Mark.now(),
-                spans=self.timeline.take(),
-                version=TRACE_VERSION,
-                incarnation=incarnation,
-                rank=world.rank,
-                world_size=world.world_size,
-                pid=os.getpid(),
-                host=host_name(),
-                lag_steps=self._lag_steps,
-                settings=dict(settings),
-            )
+        self._trace = RunTrace(
+            family,
+            incarnation,
+            rank=world.rank,
+            world_size=world.world_size,
+            settings=settings,
+            timeline=self.timeline,
+            lag_steps=self._lag_steps,
         )
 
     def discovered(self, resumed: ResumedGeneration | None) -> None:
-        if self._writer is not None:
-            self._writer.write(
-                Discovered(
-                    at=Mark.now(),
-                    spans=self.timeline.take(),
-                    generation=str(resumed.generation) if resumed else None,
-                    step=resumed.manifest.step if resumed else None,
-                )
-            )
+        if self._trace is not None:
+            self._trace.discovered(resumed)
 
     def loaded(
         self,
         resumed: ResumedGeneration,
         keys: Mapping[Component, int],
-        observed: Observation | None,
+        observed: Expectations | None,
         findings: tuple[Finding, ...],
         notes: tuple[Note, ...],
     ) -> None:
         """Say what the live objects hold now; `observed` is None where a refused load left them untouched."""
-        if self._writer is None:
-            return
-        self._writer.write(
-            Loaded(
-                at=Mark.now(),
-                spans=self.timeline.take(),
-                generation=str(resumed.generation),
-                step=resumed.manifest.step,
-                keys={component.value: count for component, count in keys.items()},
-                expectations=observed.rank if observed else None,
-                learning_rates=dict(observed.learning_rates) if observed else {},
-                optimizer_steps=dict(observed.optimizer_steps) if observed else {},
-                scalars=dict(observed.scalars) if observed else {},
-                findings=findings,
-                notes=notes,
-            )
-        )
+        if self._trace is not None:
+            counts = {component.value: count for component, count in keys.items()}
+            self._trace.loaded(resumed, keys=counts, observed=observed, findings=findings, notes=notes)
 
     def step(self, report: StepReport) -> None:
-        if self._writer is None:
+        if self._trace is None:
             return
-        at = Mark.now()
-        span = Span(phase=Phase.STEP, begin_ns=report.begin_ns, end_ns=at.monotonic_ns)
-        spans = (*self.timeline.take(), span)
+        at, spans = self._trace.step_ends(report.begin_ns)
         if self._lag_steps:
-            self._writer.write_later(lambda: _record(report, at, spans))
+            self._trace.step_later(lambda: _record(report, at, spans))
         else:
-            self._writer.write(_record(report, at, spans))
+            self._trace.step_now(_record(report, at, spans))
 
-    def saved(self, generation: str, step: int) -> None:
-        if self._writer is not None:
-            self._writer.write(Saved(at=Mark.now(), spans=self.timeline.take(), generation=generation, step=step))
+    def saved(self, generation: GenerationId) -> None:
+        if self._trace is not None:
+            self._trace.saved(generation)
 
     def stopped(self, reason: StopReason, step: int, message: str = "") -> None:
-        if self._writer is not None:
-            self._writer.write(
-                Stopped(at=Mark.now(), spans=self.timeline.take(), reason=reason, step=step, message=message)
-            )
+        if self._trace is not None:
+            self._trace.stopped(reason, step, message)
 
     def refused(self, findings: tuple[Finding, ...], message: str) -> None:
-        if self._writer is not None:
-            self._writer.write(Refused(at=Mark.now(), spans=self.timeline.take(), findings=findings, message=message))
+        if self._trace is not None:
+            self._trace.refused(findings, message)
 
     def saving(self, begin_ns: int) -> None:
         """Note how long a save kept training waiting; the next record carries it."""
@@ -190,6 +142,7 @@ class Reporter:
 
 def _record(report: StepReport, at: Mark, spans: tuple[Span, ...]) -> Step:
     loss, norm = report.numbers.get()
+    scale: dict[str, Measured | int] = {} if report.scale is None else {"scale": measured(report.scale)}
     return Step(
         at=at,
         spans=spans,
@@ -200,6 +153,6 @@ def _record(report: StepReport, at: Mark, spans: tuple[Span, ...]) -> Step:
         sample_ids=report.sample_ids,
         draws=dict(report.draws),
         optimizer_steps=dict(report.optimizer_steps),
-        scalars={"skipped": int(report.skipped), **({} if report.scale is None else {"scale": measured(report.scale)})},
+        scalars={"skipped": int(report.skipped), **scale},
         digests=dict(report.digests),
     )
