@@ -51,10 +51,12 @@ class Measurements(Document, frozen=True, kw_only=True):
 
     Args:
         seconds: The whole run.
-        read_bytes: Bytes of payload that were read.
-        discovery_seconds: From the restart to a decision about what to load (tiers 2 and 3).
-        load_seconds: From that decision to loaded state.
-        first_step_seconds: From loaded state to the end of the first optimizer step.
+        read_bytes: Bytes of payload that were read (tier 1: hashed; tier 2: copied and hashed).
+        discovery_seconds: The replica's own phase of that name: claim, listing, decision; no launch and no import
+            (tiers 2 and 3, as the next two). Tier 2 takes each from the rank on which it lasted longest, tier 3 from
+            the one that ended its first step last.
+        load_seconds: The strict load and the observation that follows it.
+        first_step_seconds: The first optimizer step with all of its microbatches.
         rpo_loss_steps: Completed steps that the recovery lost (tier 3).
         rto_seconds: From the kill to the end of the first optimizer step (tier 3).
         phases: Further named spans, in seconds, `unaccounted` among them.
