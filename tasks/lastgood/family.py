@@ -33,15 +33,12 @@ from lastgood.protocol import (
     take_survey,
 )
 from lastgood.protocol.survey import RefusalName
-from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_record
+from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_records
 from lastgood.stores.port import Progress
 from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
 
 __all__ = ["Family", "Offer"]
-
-MAXIMUM_GENERATIONS_SCANNED = 200
-"""How far back `newest_evidence` looks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +87,10 @@ class Family:
         self._now = now
 
     def survey(self) -> Survey:
-        """The state of the family, as one pass over its documents shows it.
+        """The state of the family, as one pass over its documents shows it; of one that is not there, an empty state.
 
         Raises:
-            UsageError: There is no such family.
+            FormatError: A document that decides is not lawful.
             StoreError: The store could not tell.
         """
         return perform(self._store, take_survey(self._keys))
@@ -106,7 +103,7 @@ class Family:
             deep: Also read every byte of each candidate until one holds.
 
         Raises:
-            UsageError: There is no such family.
+            FormatError: A document that decides is not lawful.
             StoreError: The store could not tell; never an older generation instead.
         """
         inspection = Inspection(self._store, self._keys)
@@ -183,11 +180,19 @@ class Family:
         Raises:
             UsageError: Nothing of that name was ever published.
         """
-        begin, clock = self._now(), time.monotonic()
-        found = verify_generation(self._store, self._keys, generation, depth=depth, progress=progress)
+        begin, clock, read_bytes = self._now(), time.monotonic(), 0
+
+        def count(done_bytes: int) -> None:
+            nonlocal read_bytes
+            read_bytes = done_bytes
+            if progress is not None:
+                progress(done_bytes)
+
+        found = verify_generation(self._store, self._keys, generation, depth=depth, progress=count)
         verdict = waive(found, self._ignored)
         if keep:
-            self.keep(verdict, generation, begin, Measurements(seconds=time.monotonic() - clock))
+            measured = Measurements(seconds=time.monotonic() - clock, read_bytes=read_bytes)
+            self.keep(verdict, generation, begin, measured)
         return verdict
 
     def keep(
@@ -207,18 +212,8 @@ class Family:
         )
 
     def newest_evidence(self) -> Mapping[Tier, Record]:
-        """Per tier, the newest record of the newest generation that has one."""
-        newest: dict[Tier, Record] = {}
-        judged = sorted(self._store.names(self._keys.records).directories, reverse=True)
-        for name in judged[:MAXIMUM_GENERATIONS_SCANNED]:
-            for tier in Tier:
-                if tier not in newest:
-                    record = newest_record(self._store, self._keys, GenerationId.parse(name), tier)
-                    if record is not None:
-                        newest[tier] = record
-            if len(newest) == len(Tier):
-                break
-        return newest
+        """Per tier, the newest record of the newest generation that has one; see `records.newest_records`."""
+        return newest_records(self._store, self._keys)
 
     def rollback(self, target: GenerationId, *, reason: str) -> int:
         """Go back to a generation on purpose; returns the incarnation number that decided it.

@@ -73,7 +73,7 @@ def age(moment: datetime, *, now: datetime | None = None) -> str:
 
 @contextmanager
 def progress_bar(doing: str, total_bytes: int) -> Iterator[Progress | None]:
-    """A bar on stderr while long work runs, if anybody is looking; yields what to tell of advanced bytes."""
+    """A bar on stderr while long work runs, if anybody is looking; yields what to tell of the bytes done so far."""
     if not sys.stderr.isatty() or total_bytes < 2**28:
         yield None
         return
@@ -84,4 +84,4 @@ def progress_bar(doing: str, total_bytes: int) -> Iterator[Progress | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(printable(doing), total=total_bytes)
-        yield lambda advanced_bytes: bar.update(task, completed=advanced_bytes)
+        yield lambda done_bytes: bar.update(task, completed=done_bytes)

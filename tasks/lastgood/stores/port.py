@@ -79,9 +79,9 @@ class Hashed:
 
 
 class Progress(Protocol):
-    """Told of every piece of long work: `advance(bytes)`."""
+    """Told now and then, in the caller's own thread, how many bytes of a long work are done so far."""
 
-    def __call__(self, advanced_bytes: int) -> None: ...
+    def __call__(self, done_bytes: int, /) -> None: ...
 
 
 class DocumentStore(Protocol):

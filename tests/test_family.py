@@ -1,0 +1,104 @@
+"""A family as its callers ask about it: evidence with its measurements, and answers that store trouble cannot bend."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from lastgood.errors import StoreError, StoreTransientError, UsageError
+from lastgood.family import Family
+from lastgood.identity import GenerationId
+from lastgood.location import Location
+from lastgood.records import newest_record
+from lastgood.testing.build import BuiltFamily, build_family
+from lastgood.verdict import NoteReason, Outcome, Tier
+from lastgood.verify import Depth
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltFamily:
+    return build_family(tmp_path, "llm-7b")
+
+
+@pytest.fixture
+def family(built: BuiltFamily) -> Family:
+    return Family(Location(store=built.store, keys=built.keys, generation=None))
+
+
+def test_a_tier_1_record_says_how_many_bytes_were_hashed(built: BuiltFamily, family: Family) -> None:
+    """What a gate costs is planned from its records; a look at metadata reads no payload and must not claim to."""
+    told: list[int] = []
+    family.verify(built.newest, progress=told.append)
+    whole = newest_record(built.store, built.keys, built.newest, Tier.MANIFEST)
+    assert whole is not None
+    assert whole.measurements.read_bytes == told[-1] == family.latest().manifest.total_bytes  # type: ignore[union-attr]
+    family.verify(built.newest, depth=Depth.METADATA)
+    looked = newest_record(built.store, built.keys, built.newest, Tier.MANIFEST)
+    assert looked is not None
+    assert looked.measurements.read_bytes == 0
+
+
+def test_a_stray_directory_among_the_records_hides_no_evidence(built: BuiltFamily, family: Family) -> None:
+    """`status` is read when something is wrong already; a directory that somebody made must not silence it."""
+    family.verify(built.generations[0])
+    (built.root / built.keys.records / "zzz-copy").mkdir()
+    newest = family.newest_evidence()
+    assert {tier: record.generation for tier, record in newest.items()} == {Tier.MANIFEST: str(built.generations[0])}
+
+
+def test_latest_offers_nothing_older_when_the_store_cannot_read_the_newest(
+    built: BuiltFamily, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older generation in place of one that nobody could read would lose steps in silence."""
+    get = type(built.store).get
+
+    def unreadable(self: object, key: str, *, limit_bytes: int) -> bytes | None:
+        if key in (built.keys.commit(built.newest), built.keys.manifest(built.newest)):
+            raise StoreTransientError(f"cannot read {key}: {errno.errorcode[errno.EIO]}")
+        return get(built.store, key, limit_bytes=limit_bytes)
+
+    monkeypatch.setattr(type(built.store), "get", unreadable)
+    with pytest.raises(StoreError, match="cannot read"):
+        family.latest()
+
+
+def test_deep_neither_passes_nor_skips_what_it_cannot_read(
+    built: BuiltFamily, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Store trouble while bytes are read is `could not tell`, not a reason to take an older generation."""
+
+    def broken(*_: object, **__: object) -> object:
+        raise StoreError("cannot hash: input/output error")
+
+    monkeypatch.setattr(type(built.store), "hash", broken)
+    with pytest.raises(StoreError, match="cannot read"):
+        family.latest(deep=True)
+
+
+def test_the_note_of_an_unverified_generation_goes_with_its_first_record(built: BuiltFamily, family: Family) -> None:
+    """A launch script's log says whether anybody ever read the bytes that it starts on."""
+    assert [note.reason for note in family.latest().notes] == [NoteReason.COMMITTED_UNVERIFIED]
+    assert family.verify(built.newest).outcome is Outcome.PASS
+    assert family.latest().notes == ()
+
+
+def test_only_a_commit_can_be_quarantined_by_its_name(family: Family) -> None:
+    """A mistyped generation must not look barred while the bad one is still offered."""
+    with pytest.raises(UsageError, match="not a commit"):
+        family.quarantine(reason="bad shard", generation=GenerationId(1, 99))
+    assert family.survey().quarantine == ()
+
+
+def test_the_operator_s_acts_need_a_family_that_is_there(built: BuiltFamily) -> None:
+    """A mistyped family must not come into being by being rolled back, quarantined or released."""
+    absent = Family(Location(store=built.store, keys=type(built.keys)("llm-7c"), generation=None))
+    for act in (
+        lambda: absent.rollback(built.newest, reason="spike"),
+        lambda: absent.quarantine(reason="bad"),
+        lambda: absent.release(reason="good again"),
+    ):
+        with pytest.raises(UsageError, match="not a lastgood family"):
+            act()
+    assert not (built.root / "llm-7c").exists()
