@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -225,6 +226,31 @@ class TestLocalStore(StoreContract):
         holder.wait()
         holder.stdout.close()
         assert store.compare_and_swap("a", b"2", expected=b"1") is True
+
+    def test_a_lock_that_is_never_freed_is_named_and_not_waited_for(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A writer that was stopped in the middle of a swap must not hang every gate and every operator behind it."""
+        monkeypatch.setattr("lastgood.stores.local.LOCK_PATIENCE_SECONDS", 0.05)
+        store.create("a", b"1")
+        with open(store.root / ".tmp-lock", "wb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(StoreTransientError, match="cannot lock a: another process"):
+                store.compare_and_swap("a", b"2", expected=b"1")
+        assert store.compare_and_swap("a", b"2", expected=b"1") is True
+
+    def test_a_directory_that_cannot_be_opened_is_trouble_of_the_store(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without a free descriptor nothing can be said of the artifacts, so a verifier must hear of the store."""
+
+        def exhausted(path: object) -> object:
+            raise OSError(errno.EMFILE, "too many open files", str(path))
+
+        store.create("g/a", b"1")
+        monkeypatch.setattr("lastgood.stores.local.RootDirectory", exhausted)
+        with pytest.raises(StoreTransientError, match="cannot open g"):
+            list(store.hash("g", (HashRequest(path="a"),)))
 
     def test_persist_names_what_it_cannot_read(self, store: LocalStore) -> None:
         """A rank that lists a file it never wrote must hear which one."""

@@ -14,6 +14,7 @@ import fcntl
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -36,6 +37,8 @@ from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObje
 __all__ = ["LocalStore"]
 
 TEMPORARY_PREFIX = ".tmp-"
+LOCK_PATIENCE_SECONDS = 30.0
+LOCK_POLL_SECONDS = 0.005
 _PERMANENT = frozenset(
     {
         errno.EACCES,
@@ -167,12 +170,13 @@ class LocalStore:
     def _hash(
         self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None, *, drop_cache: bool
     ) -> Iterator[Hashed]:
-        try:
-            root = RootDirectory(self.path(prefix))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            self._check_root()
-            yield from (_hashed(request.path, error) for request in requests)
-            return
+        with _classified(f"open {prefix}"):
+            try:
+                root = RootDirectory(self.path(prefix))
+            except (FileNotFoundError, NotADirectoryError) as error:
+                self._check_root()
+                yield from (_hashed(request.path, error) for request in requests)
+                return
         # Closed in this order: the workers stop before the directory that they read goes.
         results = hash_files(requests, root=root, drop_cache=drop_cache, progress=progress)
         with root, contextlib.closing(results):
@@ -219,7 +223,7 @@ class LocalStore:
                 target.parent / f"{TEMPORARY_PREFIX}lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
             )
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _lock(descriptor, key)
                 limit = max(len(expected or b""), len(data)) + 4096
                 if self.get(key, limit_bytes=limit) != expected:
                     return False
@@ -340,6 +344,20 @@ class LocalStore:
                 else:
                     self._files.unlink(Path(entry.path))
         self._files.remove_directory(directory)
+
+
+def _lock(descriptor: int, key: str) -> None:
+    """Wait for the lock, but not for ever: its holder may have been stopped, or hang in a network file system."""
+    deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                message = f"cannot lock {key}: another process has held it for {LOCK_PATIENCE_SECONDS:g} s"
+                raise StoreTransientError(message, hint="is that process stopped, or its file system hung?") from None
+            time.sleep(LOCK_POLL_SECONDS)
 
 
 def _order(entry: os.DirEntry[str]) -> str:
