@@ -2,8 +2,8 @@
 
     run(directory, ("save_fsdp2", 2), ("load_fsdp2", 4))
 
-runs `tests.state.scenarios.save_fsdp2` on 2 ranks, then `load_fsdp2` on 4. Importing torch in every rank would cost more
-than everything that is tested.
+runs `tests.state.scenarios.save_fsdp2` on 2 ranks, then `load_fsdp2` on 4. Importing torch in every rank would cost
+more than everything that is tested.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _fork(directory: Path, scenario: object, phase: str, rank: int, world_size: 
         scenario(RankIdentity.current({"data_parallel": rank}), directory)
         torch.distributed.destroy_process_group()
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's loop
         print(f"rank {rank} of {phase}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
     finally:
         sys.stdout.flush()

@@ -12,6 +12,7 @@ import torch
 
 from lastgood.errors import StorePermanentError
 from lastgood.state.restoring import read_document
+from lastgood.state.tensorfile import TensorFile
 from lastgood.verdict import NoteReason, Reason
 from tests.state.rewrite import drop_tensor, put_tensor, rewrite_document, rewrite_tensors
 from tests.state.small import Small, everything, unchanged
@@ -397,14 +398,15 @@ def test_counters_beyond_32_bits_come_back_exactly(tmp_path: Path) -> None:
 
 def test_a_load_that_skips_a_tensor_is_found_out(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentinel must survive a reader that quietly does not read; otherwise the probe proves nothing."""
-    from lastgood.state.reading import ShardedTensors
+    with TensorFile(saved / OPTIMIZER, "optimizer") as file:
+        skipped = file.entries["exp_avg/0.weight"].start
+    honest = TensorFile.read
 
-    honest = ShardedTensors._jobs
+    def lazy(self: TensorFile, start: int, destination: memoryview) -> None:
+        if not (self.where.startswith("optimizer/") and start == skipped):
+            honest(self, start, destination)
 
-    def lazy(self: ShardedTensors, item: Any, destination: torch.Tensor) -> Any:
-        return iter(()) if item.dest_index.fqn == "exp_avg/0.weight" else honest(self, item, destination)
-
-    monkeypatch.setattr(ShardedTensors, "_jobs", lazy)
+    monkeypatch.setattr(TensorFile, "read", lazy)
     report = Small.build(2).registry.load(saved)
     assert (Reason.STATE_NOT_RESTORED, "optimizer.exp_avg/0.weight") in [
         (one.reason, one.offender) for one in report.findings

@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSample
 from torch.utils.data.dataloader import _InfiniteConstantSampler
 
 from lastgood.manifest import Component
-from lastgood.state.modules import OptimizerPart
+from lastgood.state.modules import OptimizerPart, local_address
 from lastgood.state.ownership import alive, frame_values, holders, is_library, reach
 from lastgood.state.parts import DocumentPart, TensorPart
 from lastgood.state.records import RecordCursor
@@ -180,7 +180,7 @@ class _Weights:
     def __init__(self, model: Any) -> None:
         inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
         self.shapes = {name: tuple(parameter.shape) for name, parameter in inner.named_parameters()}
-        self.addresses = {parameter.data_ptr() for parameter in inner.parameters()}
+        self.addresses = {local_address(parameter) for parameter in inner.parameters()}
 
     def copied_by(self, tensors: Mapping[Any, Any]) -> bool:
         return (
@@ -189,7 +189,7 @@ class _Weights:
             and all(
                 isinstance(tensor, torch.Tensor)
                 and tuple(tensor.shape) == self.shapes[name]
-                and tensor.data_ptr() not in self.addresses  # the model itself, wrapped, or a state dict of it
+                and local_address(tensor) not in self.addresses  # the model itself, wrapped, or a state dict of it
                 for name, tensor in tensors.items()
             )
         )

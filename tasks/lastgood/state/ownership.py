@@ -20,6 +20,7 @@ __all__ = ["alive", "frame_values", "holders", "is_library", "reach"]
 
 MAXIMUM_WALK = 500_000
 MAXIMUM_HOLDERS = 2_000
+_REFERENTS_AT_ONCE = 10_000
 _TRACKED = 1 << 14  # Py_TPFLAGS_HAVE_GC: the collector knows objects of this type
 _LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None), type, ModuleType, torch.Tensor, torch.dtype)
 
@@ -85,15 +86,13 @@ def _attributes(thing: object) -> Iterator[tuple[str, object]]:
 def alive(kinds: tuple[type, ...]) -> list[Any]:
     """Every live object of these kinds, those that the collector does not track itself included."""
     containers = gc.get_objects()
-    found: dict[int, Any] = {}
-    untracked = tuple(kind for kind in kinds if not _is_tracked(kind))
-    for thing in containers:
-        if issubclass(type(thing), kinds):
-            found[id(thing)] = thing
-    for start in range(0, len(containers), 10_000) if untracked else ():
-        for thing in gc.get_referents(*containers[start : start + 10_000]):
-            if issubclass(type(thing), untracked):
-                found[id(thing)] = thing
+    # A heap has a million objects and a few thousand types, so the question is put to the types.
+    wanted = {kind for kind in set(map(type, containers)) if issubclass(kind, kinds)}
+    found = {id(thing): thing for thing in containers if type(thing) in wanted}
+    untracked = {kind for kind in kinds if not _is_tracked(kind)}
+    for start in range(0, len(containers), _REFERENTS_AT_ONCE) if untracked else ():
+        referents = gc.get_referents(*containers[start : start + _REFERENTS_AT_ONCE])
+        found.update({id(thing): thing for thing in referents if type(thing) in untracked})
     return list(found.values())
 
 
@@ -107,7 +106,8 @@ def frame_values() -> Iterator[tuple[str, object]]:
     for top in sys._current_frames().values():
         frame: FrameType | None = top
         while frame is not None:
-            if not str(frame.f_globals.get("__name__")).startswith("lastgood.state."):
+            ours = str(frame.f_globals.get("__name__")).startswith("lastgood.state.")
+            if not ours and frame.f_locals is not frame.f_globals:  # a module's own names are told as such
                 for name, value in list(frame.f_locals.items()):
                     yield f"local {name} of {frame.f_code.co_qualname}", value
             frame = frame.f_back
@@ -118,7 +118,9 @@ def holders(thing: object) -> Iterator[tuple[str, str]]:
 
     A walk upwards costs a pass over the heap a step, so it is only taken for the few objects that nobody owns.
     """
-    modules = {id(getattr(module, "__dict__", None)): name for name, module in list(sys.modules.items())}
+    modules: dict[int, str] = {}
+    for name, module in list(sys.modules.items()):
+        modules.setdefault(id(getattr(module, "__dict__", None)), name)  # the first name is not an alias
     level: list[object] = [thing]
     seen = {id(thing), id(level)}
     for _ in range(6):

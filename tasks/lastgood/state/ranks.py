@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch.distributed
 
+from lastgood import errors
 from lastgood.errors import LastgoodError, RegistrationError
 
 __all__ = ["RankIdentity", "Ranks"]
@@ -130,11 +131,14 @@ def _attempt(produce: Callable[[], Any]) -> tuple[bool, Any]:
     try:
         return True, produce()
     except Exception as error:  # noqa: BLE001 - the other ranks wait for this one's answer: it must be sent, then raised
-        return False, f"{type(error).__name__}: {error}"
+        return False, (type(error).__name__, str(error))
 
 
 def _accept(rank: int, answer: tuple[bool, Any]) -> Any:
     succeeded, value = answer
-    if not succeeded:
-        raise LastgoodError(f"rank {rank} failed while state was gathered: {value}")
-    return value
+    if succeeded:
+        return value
+    name, text = value
+    # An error of ours stays what it was on every rank, so that all end with the same exit code.
+    kind = getattr(errors, name, LastgoodError) if name in errors.__all__ else LastgoodError
+    raise kind(f"rank {rank} failed while state was gathered: {name}: {text}")

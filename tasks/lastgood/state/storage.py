@@ -3,7 +3,7 @@
 Decides how a component's tensors become one safetensors file a rank. Leaves the bytes to `tensorfile` and reading back
 to `reading`. Rules: every rank writes exactly one file, an empty one if it must; the index of chunks lies in each
 file's own metadata; nothing is pickled; `capture` does every collective and copy, `ShardCapture.write` only file work.
-Source: torch.distributed.checkpoint planner documentation; ADR 0003.
+Source: torch.distributed.checkpoint planner documentation; ADR 0005.
 """
 
 from __future__ import annotations
