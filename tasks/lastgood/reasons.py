@@ -1,7 +1,8 @@
 """Reason codes: the permanent vocabulary of findings and notes, each with its hint.
 
-A code never changes its meaning and is never reused. Every finding code is raised by an entry of the damage catalogue
-(`lastgood.testing.damage`), and by nothing healthy.
+A code never changes its meaning and is never reused. Nothing healthy raises a finding code, and each is proven by
+something that was damaged or asked for wrongly: those of tier 1 and of the comparison in tier 2 by the catalogues
+`lastgood.testing.damage` and `.restore_damage`, those of starts, strict loads and drills by the tests of each.
 """
 
 from __future__ import annotations
@@ -252,7 +253,6 @@ class NoteReason(_Explained):
         "the replica reports no marks for that time: `replica.trace.Timeline` measures a phase",
     )
     TOPOLOGY_CHANGED = "topology_changed", "restored on another world size: proves only that"
-    RECORD_EXISTS = "record_exists", "the same verdict was already on record"
     QUARANTINE_IN_FORCE = "quarantine_in_force", "the family goes on publishing under quarantine"
     COMMIT_NOT_KEPT = "commit_not_kept", "a takeover or a rollback cut it; it stays as audit and is never offered"
     CLAIM_WITHOUT_DECISION = "claim_without_decision", "a start claimed a number and decided nothing; it cuts nothing"
