@@ -73,14 +73,10 @@ class Objectives(Document, frozen=True, kw_only=True):
     Args:
         rpo_steps: Most optimizer steps that a kill may lose.
         rto_seconds: Longest time from the kill to the first step done.
-        restore_age_hours: Oldest acceptable tier 2 evidence.
-        drill_age_hours: Oldest acceptable tier 3 evidence.
     """
 
     rpo_steps: Annotated[int, Meta(ge=0)] | None = None
     rto_seconds: Positive | None = None
-    restore_age_hours: Positive | None = None
-    drill_age_hours: Positive | None = None
 
 
 class IgnoredCheck(Document, frozen=True, kw_only=True):
