@@ -6,6 +6,7 @@ And the proof that the proof can fail: leaving out any one flush, or swapping tw
 from __future__ import annotations
 
 import functools
+import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -125,6 +126,25 @@ def step_of(operation: Operation) -> str:
         if place in target:
             return step
     return "install" if target.endswith(KEYS.family) else "cache"
+
+
+@pytest.mark.parametrize(
+    ("act", "steps"),
+    [
+        ("publish", ["receipt", "manifest", "install", "commit", "active"]),
+        ("fail-recorded", ["refusal", "record", "cache"]),
+        ("quarantine", ["refusal", "cache"]),
+    ],
+)
+def test_names_appear_in_the_order_of_the_steps(act: str, steps: list[str], tmp_path: Path) -> None:
+    """Also where a swap would harm several ranks only, and no power cut of this one would show it."""
+    history = record(NAMED[act], tmp_path / "root")
+    named = [step_of(operation) for operation in history if operation.name in ("link", "rename")]
+    assert [step for step, _ in itertools.groupby(named)] == steps
+    flushes = [index for index, o in enumerate(history) if step_of(o) == "artifacts" and o.name.startswith("sync")]
+    first = next(index for index, operation in enumerate(history) if operation.name == "link")
+    assert all(index < first for index in flushes)
+    assert bool(flushes) == (act == "publish")
 
 
 def swapped(history: Sequence[Operation], first: str, second: str) -> list[Operation]:
