@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lastgood import restore
 from lastgood.manifest import AbsentComponent, Component, ComponentPromise, Determinism, Manifest, SampleIds
 from lastgood.replica.trace import NotFinite, Started, Step
 from lastgood.restore.compare import Comparison, compare
@@ -88,6 +91,14 @@ def test_every_fault_raises_its_reason_and_no_other(damage: RestoreDamage) -> No
     assert verdict.outcome is Outcome.FAIL
     assert {finding.reason for finding in verdict.findings} == {damage.reason}
     assert damage.offender in [finding.offender for finding in verdict.findings]
+
+
+def test_every_reason_that_a_restore_gives_is_in_the_catalogue() -> None:
+    """A new check without its fault would be one that nobody has ever seen fail."""
+    source = "".join(path.read_text(encoding="utf-8") for path in Path(restore.__file__).parent.glob("*.py"))
+    given_by_code = {Reason[name] for name in re.findall(r"(?<![A-Za-z])Reason\.([A-Z_]+)\b", source)}
+    # What a save lacks is told as a save that failed.
+    assert given_by_code - {Reason.COMMIT_MISSING} <= {damage.reason for damage in RESTORE_DAMAGE}
 
 
 def test_a_healthy_restore_passes_every_check() -> None:
