@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import socket
@@ -212,6 +214,47 @@ def test_a_descriptor_is_hashed_from_its_start_and_stays_where_it_was(tmp_path: 
         file.seek(3)
         assert hash_file(file.fileno(), BOTH, drop_cache=True) == expected(b"abcdef")
         assert file.read() == b"def"
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 4096, 70_001, files.AHEAD_MINIMUM_BYTES + files.WINDOW_BYTES + 7])
+def test_reading_past_the_cache_gives_the_same_digests(tmp_path: Path, size_bytes: int) -> None:
+    """A read-back from the medium must see every byte, whole blocks or not, and leave the descriptor as it was."""
+    data = os.urandom(size_bytes)
+    with open(write(tmp_path / "a", data), "rb") as file:
+        os.fsync(file.fileno())
+        flags = fcntl.fcntl(file, fcntl.F_GETFL)
+        assert hash_file(file.fileno(), BOTH, threads=2, drop_cache=True) == expected(data)
+        assert fcntl.fcntl(file, fcntl.F_GETFL) == flags
+    assert list(hash_files([HashRequest(path=str(tmp_path / "a"), algorithms=BOTH)], drop_cache=True)) == [
+        expected(data)
+    ]
+
+
+@pytest.mark.parametrize("refused_by", ["fcntl", "preadv"])
+def test_a_file_system_that_cannot_read_past_the_cache_is_read_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_by: str
+) -> None:
+    """Some refuse the flag, some the first read; a save there must go on."""
+    data = os.urandom(70_001)
+    path = write(tmp_path / "a", data)
+    set_flags, read, refused = fcntl.fcntl, os.preadv, []
+
+    def fcntl_(fd: int, command: int, flags: int = 0) -> int:
+        if refused_by == "fcntl" and flags & os.O_DIRECT:
+            refused.append(fd)
+            raise OSError(errno.EINVAL, "no direct access")
+        return set_flags(fd, command, flags)
+
+    def preadv(fd: int, buffers: list[memoryview], offset: int) -> int:
+        if set_flags(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            refused.append(fd)
+            raise OSError(errno.EINVAL, "not aligned")
+        return read(fd, buffers, offset)
+
+    monkeypatch.setattr(files.fcntl, "fcntl", fcntl_)
+    monkeypatch.setattr(files.os, "preadv", preadv)
+    assert hash_file(path, BOTH, drop_cache=True) == expected(data)
+    assert refused
 
 
 def make_fifo(path: Path) -> None:

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from lastgood.errors import FormatError, StorePermanentError, UsageError
+from lastgood.state import tensorfile
 from lastgood.state.tensorfile import DTYPES, TensorFile, tensor_bytes, write_tensor_file
 
 
@@ -47,6 +48,26 @@ def test_every_element_type_survives(tmp_path: Path) -> None:
     with safe_open(tmp_path / "a", framework="pt") as theirs:
         for name in ("F32", "BF16", "I64", "scalar", "empty", "ünï"):
             assert same_bytes(theirs.get_tensor(name), tensors[name]), name
+
+
+def test_tensors_larger_and_smaller_than_one_write_follow_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes are cut and gathered, and the kernel may take less than it is given; no byte may be lost between two."""
+    monkeypatch.setattr(tensorfile, "_WRITE_BYTES", 1000)
+    monkeypatch.setattr(tensorfile, "_WRITE_VECTOR", 7)
+    monkeypatch.setattr(tensorfile, "_EARLY_BYTES", 3000)
+    whole = os.writev
+
+    def some(descriptor: int, views: list[memoryview]) -> int:
+        return whole(descriptor, views[:1] if len(views) % 2 else [views[0][: len(views[0]) // 2 + 1]])
+
+    monkeypatch.setattr(tensorfile.os, "writev", some)
+    tensors = {f"t{size}": filled(torch.uint8, size) for size in (5000, 1, 2, 3, 999, 1000, 1001, *range(10, 40))}
+    length = write_tensor_file(tmp_path / "a", list(tensors.items()), {})
+    assert (tmp_path / "a").stat().st_size == length
+    with TensorFile(tmp_path / "a", "a") as file:
+        assert [name for name, tensor in tensors.items() if not same_bytes(file.tensor(name), tensor)] == []
 
 
 def test_what_safetensors_writes_is_read(tmp_path: Path) -> None:

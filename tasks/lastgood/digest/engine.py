@@ -28,6 +28,7 @@ from lastgood.digest.files import (
     WINDOW_BYTES,
     FileDigest,
     hash_open_file,
+    new_window,
     open_regular,
 )
 from lastgood.digest.values import Algorithm
@@ -146,7 +147,9 @@ class _Run:
         self._jobs = jobs
         self._drop_cache = drop_cache
         self._progress = progress
-        self._window_bytes = max(BUFFER_BYTES, min(WINDOW_BYTES, WINDOWS_BUDGET_BYTES // (2 * jobs)))
+        # In whole buffers, hence whole pages: reading past the cache asks for that.
+        share = WINDOWS_BUDGET_BYTES // (2 * jobs) // BUFFER_BYTES * BUFFER_BYTES
+        self._window_bytes = max(BUFFER_BYTES, min(WINDOW_BYTES, share))
         self._stopped = threading.Event()
         self._buffers: SimpleQueue[memoryview] = SimpleQueue()
         self._reads: deque[int] = deque()
@@ -156,7 +159,7 @@ class _Run:
         batches = plan(self._requests, self._jobs)
         workers = ThreadPoolExecutor(max_workers=self._jobs, thread_name_prefix="lastgood-hash")
         for _ in range(min(self._jobs, len(batches))):
-            self._buffers.put(memoryview(bytearray(BUFFER_BYTES)))
+            self._buffers.put(new_window(BUFFER_BYTES))
         try:
             pending: dict[int, Future[dict[int, FileDigest | OSError]]] = {}
             for batch in batches:

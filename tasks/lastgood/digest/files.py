@@ -12,7 +12,10 @@ wrong digest means to `verify`. Rules:
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import mmap
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -112,7 +115,8 @@ def hash_file(
         algorithms: At least one, each once; all of them in one reading.
         size_bytes: The expected length; a difference is found before anything is read.
         threads: Over how many threads a file of 32 MiB or more may be spread (reading ahead, BLAKE3 subtrees).
-        drop_cache: Read what the disk holds: drop the file's clean pages first. Pages that were not fsynced stay.
+        drop_cache: Read what the disk holds: drop the file's clean pages first, and read past the page cache where the
+            file system can. Pages that were not fsynced stay, or are written first.
 
     Raises:
         NotRegularFile: Not a regular file.
@@ -173,14 +177,17 @@ def hash_open_file(
     """`hash_file` for the engine, which lends a buffer, watches the bytes go by, and stops by raising in `on_read`."""
     if drop_cache:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    reading = _Reading(fd, where, size_bytes, on_read)
+    reading = _Reading(fd, where, size_bytes, on_read, direct=drop_cache)
     split = threads > 1 and reading.size_bytes >= AHEAD_MINIMUM_BYTES
     hashers = _hashers(algorithms, threads=threads if split else 1)
     if split:
         windows = reading.windows(window_bytes)
     else:
         windows = (reading.windows(BUFFER_BYTES)[0] if buffer is None else buffer,)
-    reading.run(tuple(hasher.update for hasher in hashers), windows)
+    try:
+        reading.run(tuple(hasher.update for hasher in hashers), windows)
+    finally:
+        reading.use_cache()
     return FileDigest(size_bytes=reading.size_bytes, digests=tuple(hasher.digests()[0] for hasher in hashers))
 
 
@@ -189,11 +196,26 @@ def not_regular(where: str, expected: str, found: str) -> NotRegularFile:
     return NotRegularFile(f"not a {expected}: {where}: expected a {expected}, found a {found}")
 
 
+def new_window(size_bytes: int) -> memoryview:
+    """Memory to read into: anonymous pages of its own, aligned as reading past the cache demands."""
+    return memoryview(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
 class _Reading:
-    """One pass over an open file, from its first byte to the length that it had at the start."""
+    """One pass over an open file, from its first byte to the length that it had at the start.
+
+    With `direct` it reads past the page cache where the file system can, and through it elsewhere: filling the cache
+    with pages that nobody will read again costs more CPU than hashing them (measured: 0.4 s against 0.08 s for 500 MB).
+    """
 
     def __init__(
-        self, fd: int, where: str, size_bytes: int | None, on_read: Callable[[int], None] = lambda _: None
+        self,
+        fd: int,
+        where: str,
+        size_bytes: int | None,
+        on_read: Callable[[int], None] = lambda _: None,
+        *,
+        direct: bool = False,
     ) -> None:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -204,13 +226,24 @@ class _Reading:
         self._where = where
         self._on_read = on_read
         self._modified_ns = status.st_mtime_ns
+        self._direct = False
         self.size_bytes = status.st_size
+        if direct:
+            with contextlib.suppress(OSError):  # a file system that cannot says so here, or at the first read
+                fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
+                self._direct = True
+
+    def use_cache(self) -> None:
+        """Read as usual from here on; the descriptor may be the caller's."""
+        if self._direct:
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~os.O_DIRECT)
+            self._direct = False
 
     def windows(self, window_bytes: int) -> tuple[memoryview, ...]:
         """Two windows for reading ahead, or one where the file is too short for it."""
         if self.size_bytes < AHEAD_MINIMUM_BYTES:
-            return (memoryview(bytearray(max(1, min(self.size_bytes, window_bytes)))),)
-        return (memoryview(bytearray(window_bytes)), memoryview(bytearray(window_bytes)))
+            return (new_window(max(1, min(_whole_pages(self.size_bytes), window_bytes))),)
+        return (new_window(window_bytes), new_window(window_bytes))
 
     def run(self, sinks: Sequence[Callable[[memoryview], None]], windows: Sequence[memoryview]) -> None:
         """Give every byte to every sink, in order; with two windows, read ahead and run the sinks side by side."""
@@ -250,17 +283,32 @@ class _Reading:
         left = self.size_bytes - offset
         if left == 0:
             return 0
-        count = os.preadv(self._fd, [window[:left]], offset)
+        count = min(left, self._pread(window, offset, left))
         if count == 0:
             raise self._changed(offset)
         self._on_read(count)
         return count
+
+    def _pread(self, window: memoryview, offset: int, left: int) -> int:
+        if self._direct:
+            try:
+                return os.preadv(self._fd, [window], offset)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                # This file system cannot, or the file lost its end within a block: reading as usual tells which.
+                self.use_cache()
+        return os.preadv(self._fd, [window[:left]], offset)
 
     def _changed(self, found_bytes: int) -> FileChanged:
         return FileChanged(
             f"file changed while it was read: {self._where}: expected {self.size_bytes} bytes last written at"
             f" {self._modified_ns} ns, found {found_bytes} bytes"
         )
+
+
+def _whole_pages(size_bytes: int) -> int:
+    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _hashers(algorithms: Sequence[Algorithm], *, threads: int) -> tuple[StreamHasher, ...]:

@@ -9,7 +9,7 @@ every destination carries a sentinel before the read, and none may survive it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -161,17 +161,39 @@ class ShardedTensors:
         }
 
     def _fill(self, targets: Mapping[str, torch.Tensor]) -> list[Finding]:
+        whole = {key: tensor for key, tensor in targets.items() if self._is_whole(key, tensor)}
+        parts = {key: tensor for key, tensor in targets.items() if key not in whole}
+        jobs: list[Callable[[], None]] = []
+        for key, tensor in whole.items():
+            [(file, chunk)] = self.tensors[key].chunks
+            jobs.extend(_jobs(file, chunk, (0,) * len(chunk.sizes), chunk.sizes, tensor.detach()))
+        with torch.no_grad():
+            items = self._plan(parts, jobs) if parts else []
+            _run(jobs)
+        return [*self._check_cover(parts, items)]
+
+    def _is_whole(self, key: str, tensor: torch.Tensor) -> bool:
+        """Whether a plain tensor is stored in one piece, so that there is nothing to plan."""
+        stored = self.tensors[key]
+        return (
+            not hasattr(tensor, "to_local")
+            and len(stored.chunks) == 1
+            and tuple(tensor.shape) == stored.shape == tuple(stored.chunks[0][1].sizes)
+        )
+
+    def _plan(self, targets: Mapping[str, torch.Tensor], jobs: list[Callable[[], None]]) -> list[ReadItem]:
+        """Let DCP say which boxes of which chunks fill the targets, and add the jobs that read them."""
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(dict(targets), self._metadata(targets))
         items = planner.create_local_plan().items
-        jobs: list[Callable[[], None]] = []
-        with torch.no_grad():
-            for item in items:
-                destination = planner.resolve_tensor(item)
-                assert isinstance(destination, torch.Tensor), "the planner resolves tensors to tensors"
-                jobs.extend(self._jobs(item, destination.detach()))
-            _run(jobs)
-        return [*self._check_cover(targets, items)]
+        for item in items:
+            destination = planner.resolve_tensor(item)
+            assert isinstance(destination, torch.Tensor), "the planner resolves tensors to tensors"
+            assert item.storage_index.index is not None, "the planner numbers the chunks that it was given"
+            file, chunk = self.tensors[item.dest_index.fqn].chunks[item.storage_index.index]
+            starts, lengths = tuple(item.storage_offsets), tuple(item.lengths)
+            jobs.extend(_jobs(file, chunk, starts, lengths, destination.detach()))
+        return items
 
     def _open(self, path: Path) -> None:
         where = f"{self.name}/{path.name}"
@@ -245,33 +267,6 @@ class ShardedTensors:
                     Reason.TENSOR_INCOMPLETE, key, "elements planned to be read", _local(tensor).numel(), planned[key]
                 )
 
-    def _jobs(self, item: ReadItem, destination: torch.Tensor) -> Iterator[Callable[[], None]]:
-        assert item.storage_index.index is not None, "the planner numbers the chunks that it was given"
-        file, chunk = self.tensors[item.dest_index.fqn].chunks[item.storage_index.index]
-        entry = file.entries[chunk.entry]
-        sizes, starts, lengths = chunk.sizes, tuple(item.storage_offsets), tuple(item.lengths)
-        if 0 in lengths:
-            return
-        # Rows are contiguous in the file, so whatever is narrowed along the first dimension alone is one byte range.
-        row_bytes = entry.dtype.itemsize * prod(sizes[1:])
-        start = entry.start + (starts[0] * row_bytes if starts else 0)
-        direct = lengths[1:] == sizes[1:] and destination.is_contiguous() and destination.device.type == "cpu"
-        if direct and destination.dtype == entry.dtype:
-            view = tensor_bytes(destination)
-            for begin in range(0, len(view), _PIECE_BYTES):
-                piece = view[begin : begin + _PIECE_BYTES]
-                yield partial(file.read, start + begin, piece)
-            return
-
-        def indirect() -> None:
-            rows = torch.empty((lengths[0], *sizes[1:]) if starts else (), dtype=entry.dtype)
-            file.read(start, tensor_bytes(rows))
-            for dimension in range(1, len(sizes)):
-                rows = rows.narrow(dimension, starts[dimension], lengths[dimension])
-            destination.copy_(rows)
-
-        yield indirect
-
     def _finding(self, reason: Reason, key: str, fact: str, expected: object = None, found: object = None) -> Finding:
         compared = f": expected {expected}, found {found}" if expected is not None else ""
         return Finding(
@@ -331,6 +326,35 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     to_local = getattr(tensor, "to_local", None)
     local: torch.Tensor = tensor if to_local is None else to_local()
     return local.detach()
+
+
+def _jobs(
+    file: TensorFile, chunk: Chunk, starts: Sequence[int], lengths: tuple[int, ...], destination: torch.Tensor
+) -> Iterator[Callable[[], None]]:
+    """The work that reads a box of a chunk, `lengths` long from `starts`, into a tensor of that shape."""
+    entry = file.entries[chunk.entry]
+    sizes = chunk.sizes
+    if 0 in lengths:
+        return
+    # Rows are contiguous in the file, so whatever is narrowed along the first dimension alone is one byte range.
+    row_bytes = entry.dtype.itemsize * prod(sizes[1:])
+    start = entry.start + (starts[0] * row_bytes if starts else 0)
+    direct = lengths[1:] == sizes[1:] and destination.is_contiguous() and destination.device.type == "cpu"
+    if direct and destination.dtype == entry.dtype:
+        view = tensor_bytes(destination)
+        for begin in range(0, len(view), _PIECE_BYTES):
+            piece = view[begin : begin + _PIECE_BYTES]
+            yield partial(file.read, start + begin, piece)
+        return
+
+    def indirect() -> None:
+        rows = torch.empty((lengths[0], *sizes[1:]) if starts else (), dtype=entry.dtype)
+        file.read(start, tensor_bytes(rows))
+        for dimension in range(1, len(sizes)):
+            rows = rows.narrow(dimension, starts[dimension], lengths[dimension])
+        destination.copy_(rows)
+
+    yield indirect
 
 
 def _run(jobs: list[Callable[[], None]]) -> None:

@@ -8,9 +8,10 @@ raises an error and kills nobody. Source: the safetensors format description; fa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -30,6 +31,10 @@ MAXIMUM_ENTRIES = 500_000
 MAXIMUM_DIMENSIONS = 16
 _METADATA = "__metadata__"
 _WRITE_VECTOR = 512  # below IOV_MAX, which is 1024 on Linux
+# Larger writes take larger pages of cache, which come from memory that was not touched lately: in a virtual machine
+# they cost up to six times the CPU (measured: 0.13 s against 0.4 to 0.9 s for 500 MB).
+_WRITE_BYTES = 2**20
+_EARLY_BYTES = 16 * 2**20  # how much is written before the medium is told to begin
 
 DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
@@ -124,14 +129,43 @@ def write_tensor_file(path: Path, tensors: Sequence[tuple[str, torch.Tensor]], m
     return len(prefix) + offset
 
 
-def _write_all(descriptor: int, views: list[memoryview]) -> None:
-    while views:
-        written = os.writev(descriptor, views[:_WRITE_VECTOR])
-        while views and written >= len(views[0]):
-            written -= len(views[0])
-            views.pop(0)
-        if written:
-            views[0] = views[0][written:]
+def _write_all(descriptor: int, views: Iterable[memoryview]) -> None:
+    """Write the views one after another, and let the medium begin while the rest is still being copied."""
+    position = begun = 0
+    for vector in _vectors(views):
+        while vector:
+            written = os.writev(descriptor, vector)
+            position += written
+            while vector and written >= len(vector[0]):
+                written -= len(vector.pop(0))
+            if written:
+                vector[0] = vector[0][written:]
+        if position - begun >= _EARLY_BYTES:
+            _start_writeback(descriptor, begun, position - begun)
+            begun = position
+
+
+def _vectors(views: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """The views in order, cut and gathered into vectors of at most `_WRITE_BYTES`."""
+    vector: list[memoryview] = []
+    room = _WRITE_BYTES
+    for view in views:
+        while view:
+            part, view = view[:room], view[room:]
+            vector.append(part)
+            room -= len(part)
+            if not room or len(vector) == _WRITE_VECTOR:
+                yield vector
+                vector, room = [], _WRITE_BYTES
+    if vector:
+        yield vector
+
+
+def _start_writeback(descriptor: int, start: int, length: int) -> None:
+    # To Linux this advice means: start writing these pages, wait for nothing, and drop those that are clean. It is no
+    # flush and promises nothing; the fsync that publishing makes finds less left to do. Elsewhere it does no harm.
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
 
 
 class TensorFile:
