@@ -89,7 +89,7 @@ def test_the_next_rate_ids_and_counters_are_those_of_the_next_step() -> None:
     observed = small.registry.observe(3)
     assert observed.optimizer_steps == {"decay": 3, "plain": 3}
     assert observed.scalars["scheduler.last_epoch"] == 3
-    log = small.train(2)
+    log = small.train(1)
     assert log[0][2] == [observed.learning_rates["decay"], observed.learning_rates["plain"]]
     ids = [one for entry in log for one in entry[1]]
     assert tuple(ids) == observed.rank.sample_ids.ids[: len(ids)]
