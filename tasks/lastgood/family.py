@@ -38,7 +38,7 @@ from lastgood.stores.port import Progress
 from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
 
-__all__ = ["Family", "Offer"]
+__all__ = ["Family", "Judged", "Offer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,15 @@ class Offer:
     skipped: tuple[Skipped, ...]
     notes: tuple[Note, ...]
     lineage_is_empty: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A verdict of tier 1 that is not on record yet, with what `Family.keep` wants to know of it."""
+
+    verdict: Verdict
+    started_at: datetime
+    measurements: Measurements
 
 
 class Family:
@@ -162,20 +171,20 @@ class Family:
         return tuple(notes)
 
     def verify(
-        self,
-        generation: GenerationId,
-        *,
-        depth: Depth = Depth.FULL,
-        progress: Progress | None = None,
-        keep: bool = True,
+        self, generation: GenerationId, *, depth: Depth = Depth.FULL, progress: Progress | None = None
     ) -> Verdict:
-        """Tier 1 of one generation, with its evidence kept.
+        """Tier 1 of one generation, with its evidence kept: `judge`, then `keep`."""
+        judged = self.judge(generation, depth=depth, progress=progress)
+        self.keep(judged.verdict, generation, judged.started_at, judged.measurements)
+        return judged.verdict
+
+    def judge(self, generation: GenerationId, *, depth: Depth = Depth.FULL, progress: Progress | None = None) -> Judged:
+        """Tier 1 of one generation; nothing is written.
 
         Args:
             generation: Which.
             depth: How far to look.
             progress: Told how many bytes have been read so far.
-            keep: Record the verdict and let it take effect.
 
         Raises:
             UsageError: Nothing of that name was ever published.
@@ -189,11 +198,8 @@ class Family:
                 progress(done_bytes)
 
         found = verify_generation(self._store, self._keys, generation, depth=depth, progress=count)
-        verdict = waive(found, self._ignored)
-        if keep:
-            measured = Measurements(seconds=time.monotonic() - clock, read_bytes=read_bytes)
-            self.keep(verdict, generation, begin, measured)
-        return verdict
+        measured = Measurements(seconds=time.monotonic() - clock, read_bytes=read_bytes)
+        return Judged(verdict=waive(found, self._ignored), started_at=begin, measurements=measured)
 
     def keep(
         self, verdict: Verdict, generation: GenerationId, started_at: datetime, measurements: Measurements

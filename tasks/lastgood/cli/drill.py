@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from lastgood.cli.evidence import keep_evidence
 from lastgood.cli.output import complain, emit_json, json_option, say, seconds, table
 from lastgood.cli.settings import config_option, find_family, replica_of
 from lastgood.drill import DrillResult, FaultKind, drill, random_fault
@@ -70,8 +71,6 @@ def drill_command(
         stage=lambda stage: complain(f"drill: {stage}", None),
     )
     verdict = waive(result.verdict, family_settings.ignored)
-    if location.generation is not None and not no_record:
-        Family(location).keep(verdict, location.generation, begin, result.measurements)
     if as_json:
         emit_json(
             {
@@ -87,7 +86,9 @@ def drill_command(
         say(f"{render_verdict(verdict)}\n\n{phase_table(result)}")
         if verdict.outcome.exit_code and result.log_tail:
             say(f"\nlast lines of the replica:\n{result.log_tail}")
-    return verdict.outcome.exit_code
+    if location.generation is None or no_record:
+        return verdict.outcome.exit_code
+    return keep_evidence(Family(location), verdict, location.generation, begin, result.measurements)
 
 
 def _newest(location: Location) -> Location:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from lastgood.cli.evidence import keep_evidence
 from lastgood.cli.output import emit_json, json_option, progress_bar, say, seconds
 from lastgood.cli.settings import config_option, find_family, replica_of
 from lastgood.errors import UsageError
@@ -69,15 +70,15 @@ def restore_command(
             progress=progress,
         )
     verdict = waive(result.verdict, declared.ignored)
-    if not no_record:
-        Family(location).keep(verdict, result.generation, begin, result.measurements)
     if as_json:
         emit_json({"verdict": verdict, "measurements": result.measurements, "scratch": _spelled(result.scratch)})
     else:
         say(f"{render_verdict(verdict)}\n{_measured(result.measurements)}")
         if result.scratch:
             say(f"  kept  {result.scratch}")
-    return verdict.outcome.exit_code
+    if no_record:
+        return verdict.outcome.exit_code
+    return keep_evidence(Family(location), verdict, result.generation, begin, result.measurements)
 
 
 def _generation(location: Location, sample: bool) -> Location:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from lastgood.cli.evidence import keep_evidence
 from lastgood.cli.output import emit_json, json_option, progress_bar, say
 from lastgood.cli.settings import config_option, find_family
-from lastgood.errors import StorePermanentError, UsageError
+from lastgood.errors import FormatError, StoreError, UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
 from lastgood.location import Location
-from lastgood.verdict import Outcome, Verdict, waive
+from lastgood.verdict import Outcome, waive
 from lastgood.verify import Depth, render_verdict, repair_pointers, verify_family
 
 __all__ = ["verify_command"]
@@ -43,36 +44,39 @@ def verify_command(
         if location.generation is not None:
             raise UsageError(f"--repair mends a family's pointers: {what} names a generation")
         repair_pointers(location.store, location.keys)
-    verdicts = []
+    verdicts, codes = [], []
     if location.generation is None:
         found = verify_family(location.store, location.keys)
         verdicts.append(waive(found, settings.ignored if settings else {}))
     for generation in _chosen(location, every):
         depth = Depth.METADATA if metadata else Depth.FULL
         with progress_bar(f"verify {generation}", _bytes(location, generation)) as progress:
-            verdicts.append(family.verify(generation, depth=depth, progress=progress, keep=not no_record))
+            judged = family.judge(generation, depth=depth, progress=progress)
+        verdicts.append(judged.verdict)
+        if not no_record:
+            # At once: a sweep over many generations takes hours, and may be interrupted.
+            codes.append(keep_evidence(family, judged.verdict, generation, judged.started_at, judged.measurements))
     if as_json:
-        emit_json(verdicts if len(verdicts) > 1 else verdicts[0])
+        emit_json(verdicts if location.generation is None else verdicts[0])
     else:
         say("\n\n".join(render_verdict(verdict) for verdict in verdicts))
-    return _worst(verdicts)
+    codes += [verdict.outcome.exit_code for verdict in verdicts]
+    return Outcome.FAIL.exit_code if Outcome.FAIL.exit_code in codes else max(codes)
 
 
 def _chosen(location: Location, every: bool) -> tuple[GenerationId, ...]:
     if location.generation is not None:
         return (location.generation,)
-    candidates = Family(location).survey().candidates
+    try:
+        candidates = Family(location).survey().candidates
+    except FormatError:
+        return ()  # the family's own verdict names what cannot be read
     return candidates if every else candidates[:1]
 
 
 def _bytes(location: Location, generation: GenerationId) -> int:
     try:
         return sum(stored.bytes for stored in location.store.walk(location.keys.artifacts(generation)))
-    except StorePermanentError:
+    except StoreError:
         # Only a bar's length: what is wrong here is for the verification itself to say.
         return 0
-
-
-def _worst(verdicts: list[Verdict]) -> int:
-    codes = [verdict.outcome.exit_code for verdict in verdicts]
-    return Outcome.FAIL.exit_code if 1 in codes else max(codes)
