@@ -196,7 +196,10 @@ def _duplicates(manifest: Manifest) -> Iterator[Finding]:
 
 
 def check_components(manifest: Manifest) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-    """A resumable checkpoint holds every required component or says why not; both are written down."""
+    """A resumable checkpoint holds every required component or says why not; both are written down.
+
+    A component of which tensors were live at the save is required too: an average of the weights that nobody wrote.
+    """
     absent = {entry.component for entry in manifest.job.absent}
     notes = tuple(
         Note(
@@ -214,10 +217,17 @@ def check_components(manifest: Manifest) -> tuple[tuple[Finding, ...], tuple[Not
             message=f"component missing: {component} in {place(manifest)}: neither present nor declared absent",
             offender=str(component),
         )
-        for component in REQUIRED_COMPONENTS
+        for component in dict.fromkeys((*REQUIRED_COMPONENTS, *_live_components(manifest)))
         if component not in manifest.present and component not in absent
     )
     return findings, notes
+
+
+def _live_components(manifest: Manifest) -> tuple[Component, ...]:
+    """Components of which a tensor was digested when the checkpoint was saved; keys begin with the component's name."""
+    ranks = manifest.expectations.ranks if manifest.expectations else ()
+    words = {key.partition(".")[0] for rank in ranks for key in rank.tensor_digests}
+    return tuple(component for component in Component if component.value in words)
 
 
 def check_purpose(manifest: Manifest) -> tuple[Finding, ...]:

@@ -55,6 +55,17 @@ def every_rank_saved_rank_zero(scene: Scene) -> str:
     return own.path
 
 
+@enter(Reason.COMPONENT_MISSING)
+def moving_average_left_out(scene: Scene) -> str:
+    """The run kept a moving average of its weights, whose tensors were live at the save, and nobody wrote it."""
+    expectations = scene.manifest().expectations
+    assert expectations is not None, "a built family states what it expects"
+    digest = {f"{Component.EMA}.weight": f"blake3:{7:064x}"}
+    ranks = tuple(msgspec.structs.replace(rank, tensor_digests=digest) for rank in expectations.ranks)
+    scene.publish_again(expectations=msgspec.structs.replace(expectations, ranks=ranks))
+    return Component.EMA.value
+
+
 @enter(Reason.PURPOSE_NOT_RESUMABLE)
 def weights_only_offered_as_a_checkpoint(scene: Scene) -> str:
     """An export for inference was published among the checkpoints."""
