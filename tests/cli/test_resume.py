@@ -121,3 +121,22 @@ def test_a_missing_root_is_could_not_tell_and_a_missing_program_is_usage(call: C
     program = call("exec", uri, "--", "no-such-trainer")
     assert program.code == 64
     assert "cannot start no-such-trainer" in program.err
+
+
+def test_exec_explains_itself_as_json_and_leaves_stdout_to_the_command(family: BuiltFamily, uri: str) -> None:
+    """A launcher that parses why nothing was started must not find it mixed with what the trainer prints."""
+    started = subprocess.run(
+        [sys.executable, "-m", "lastgood", "exec", uri, "--json", "--", "echo", "{generation}"],
+        capture_output=True,
+        text=True,
+    )
+    assert started.stdout == f"{uri}/{family.newest}\n"
+    assert json.loads(started.stderr)["generation"] == str(family.newest)
+    empty(family.root)
+    refused = subprocess.run(
+        [sys.executable, "-m", "lastgood", "exec", uri, "--json", "--", "echo", "started"],
+        capture_output=True,
+        text=True,
+    )
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert [finding["reason"] for finding in json.loads(refused.stderr)["findings"]] == ["nothing_to_resume"]

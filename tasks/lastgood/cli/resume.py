@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Any
 
 import click
+import msgspec
 
 from lastgood.cli.output import complain, emit_json, json_option
 from lastgood.errors import StoreError, UsageError
@@ -18,7 +20,6 @@ from lastgood.verdict import Reason
 __all__ = ["exec_command", "latest_command"]
 
 EXIT_NOTHING = 1
-EXIT_NOT_FOUND = 64
 
 policy_option = click.option(
     "--policy",
@@ -60,8 +61,9 @@ def latest_command(uri: str, policy: str, deep: bool, as_json: bool) -> int:
 @policy_option
 @deep_option
 @click.option("--allow-fresh", is_flag=True, help="Start at step zero if, and only if, the family holds no commit.")
+@click.option("--json", "as_json", is_flag=True, help="Explain in one JSON document, on stderr: stdout is COMMAND's.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def exec_command(uri: str, policy: str, deep: bool, allow_fresh: bool, command: tuple[str, ...]) -> int:
+def exec_command(uri: str, policy: str, deep: bool, allow_fresh: bool, as_json: bool, command: tuple[str, ...]) -> int:
     """Replace this process by COMMAND, with {generation} filled in; start nothing when nothing may be resumed.
 
         lastgood exec /checkpoints/llm-7b -- torchrun train.py --resume {generation}
@@ -69,10 +71,14 @@ def exec_command(uri: str, policy: str, deep: bool, allow_fresh: bool, command: 
     With --allow-fresh, and only on a family without any commit, {generation} becomes empty text.
     """
     offer = _ask(uri, policy, deep)
-    explain(offer)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(_described(offer)), ensure_ascii=True), err=True)
+    else:
+        explain(offer)
     fresh = allow_fresh and offer.lineage_is_empty
     if offer.uri is None and not fresh:
-        complain("nothing started", Reason.FRESH_REFUSED.hint if allow_fresh else None)
+        if not as_json:
+            complain("nothing started", Reason.FRESH_REFUSED.hint if allow_fresh else None)
         return EXIT_NOTHING
     arguments = [argument.replace("{generation}", offer.uri or "") for argument in command]
     sys.stdout.flush()
