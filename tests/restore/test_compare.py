@@ -27,9 +27,7 @@ def request_for(manifest: Manifest, *, steps: int = 4, rung: Rung = Rung.FULL, w
 
 def evidence_of(traces: RestoreTraces) -> Evidence:
     return Evidence(
-        end=ReplicaEnd(
-            exit_status=traces.exit_status, began_ns=0, seconds=3.0, deadline_seconds=60.0, log_tail=traces.log_tail
-        ),
+        end=ReplicaEnd(exit_status=traces.exit_status, seconds=3.0, deadline_seconds=60.0, log_tail=traces.log_tail),
         ranks={rank: read_rank(rank, records) for rank, records in traces.ranks.items()},
         lives=traces.lives,
         control=Control(steps=traces.control),

@@ -29,7 +29,7 @@ def trace(rank: int, *before: Span, steps: Mapping[int, Span] | None = None) -> 
 
 
 def evidence(*traces: RankTrace) -> Evidence:
-    end = ReplicaEnd(exit_status=0, began_ns=0, seconds=20.0, deadline_seconds=60.0)
+    end = ReplicaEnd(exit_status=0, seconds=20.0, deadline_seconds=60.0)
     return Evidence(end=end, ranks={each.rank: each for each in traces})
 
 

@@ -51,14 +51,12 @@ class ReplicaEnd:
 
     Args:
         exit_status: Of the command; minus the signal's number for a killed one; None when it was still running.
-        began_ns: Its start on the machine's monotonic clock.
         seconds: From its start to its end, or to the deadline.
         deadline_seconds: What it was given.
         log_tail: The last lines it printed.
     """
 
     exit_status: int | None
-    began_ns: int
     seconds: float
     deadline_seconds: float
     log_tail: str = ""

@@ -186,10 +186,10 @@ def _run(
     declared = {**_passed(settings), **settings.environment}
     environment = replica_environ(told, base=os.environ, home=place.home, declared=declared)
     command = render_command(settings.command, told, world_size=request.world_size)
-    began_ns = time.monotonic_ns()
+    begin = time.monotonic()
     with ReplicaProcess.start(command, environment, Path(settings.directory), place.log) as replica:
         status = replica.wait(deadline)
-        ended_ns = time.monotonic_ns()
+        seconds = time.monotonic() - begin
         # Stopped before its last words are read: a replica that still runs would go on adding to them.
         replica.kill_tree()
         tail = replica.log_tail(lines=LOG_LINES)
@@ -198,8 +198,7 @@ def _run(
         tail = tail[-MAXIMUM_TAIL:].partition("\n")[2]
     return ReplicaEnd(
         exit_status=status,
-        began_ns=began_ns,
-        seconds=(ended_ns - began_ns) / 1e9,
+        seconds=seconds,
         deadline_seconds=deadline.total_seconds(),
         log_tail=tail,
     )
