@@ -35,7 +35,7 @@ from lastgood.protocol import (
 from lastgood.protocol.survey import RefusalName
 from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_records
 from lastgood.stores.port import Progress
-from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict, waive
+from lastgood.verdict import Finding, Note, NoteReason, Reason, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
 
 __all__ = ["Family", "Judged", "Offer"]
@@ -144,8 +144,8 @@ class Family:
 
     def _read_all(self, generation: GenerationId) -> tuple[Finding, ...]:
         verdict = verify_generation(self._store, self._keys, generation)
-        if verdict.outcome is Outcome.INCONCLUSIVE:
-            unclear = next(check for check in verdict.checks if check.outcome is Outcome.INCONCLUSIVE)
+        if not verdict.outcome.is_conclusive:
+            unclear = next(check for check in verdict.checks if not check.outcome.is_conclusive)
             raise StoreTransientError(f"cannot read {generation}: {unclear.name}: {unclear.detail}")
         return verdict.findings
 
