@@ -388,7 +388,7 @@ def check_manifest(manifest: Manifest, where: str) -> None:
     """Refuse what the types alone cannot: identities that disagree, twins, absurd or missing content.
 
     Raises:
-        FormatError: Naming every broken rule's place; the first one found.
+        FormatError: Naming the first broken rule and its place.
     """
     check_family_name(manifest.family)
     generation = manifest.id

@@ -59,7 +59,7 @@ def _state(survey: Survey, generation: GenerationId) -> str:
         return "barred"
     if generation not in survey.candidates:
         return "uncommitted"
-    return "proven" if generation in (survey.proven or ()) else "committed"
+    return "proven" if generation in survey.proven else "committed"
 
 
 def _row(location: Location, survey: Survey, generation: GenerationId) -> dict[str, Any]:
