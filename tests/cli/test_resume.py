@@ -140,3 +140,17 @@ def test_exec_explains_itself_as_json_and_leaves_stdout_to_the_command(family: B
     )
     assert (refused.returncode, refused.stdout) == (1, "")
     assert [finding["reason"] for finding in json.loads(refused.stderr)["findings"]] == ["nothing_to_resume"]
+
+
+def test_an_option_of_the_trainer_is_never_taken_for_one_of_ours(call: Call, uri: str) -> None:
+    """Without the two dashes `--deep` of a training script would vanish, and the script train otherwise."""
+    told = call("exec", uri, "echo", "{generation}", "--deep")
+    assert told.code == 64
+    assert "no `--` before COMMAND" in told.err
+    started = subprocess.run(
+        [sys.executable, "-m", "lastgood", "exec", uri, "--", "echo", "--deep", "--", "--json"],
+        capture_output=True,
+        text=True,
+    )
+    assert started.stdout == "--deep -- --json\n"
+    assert call("exec", "--help").code == 0

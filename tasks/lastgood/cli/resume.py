@@ -56,7 +56,16 @@ def latest_command(uri: str, policy: str, deep: bool, as_json: bool) -> int:
     return 0
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True})
+class _DividedCommand(click.Command):
+    """Demands `--`: without it, an option of the trainer that is called like one of ours would vanish."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" not in args and not {"-h", "--help"} & set(args):
+            raise click.UsageError("no `--` before COMMAND: expected `exec [OPTIONS] URI -- COMMAND...`", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.command("exec", cls=_DividedCommand)
 @click.argument("uri")
 @policy_option
 @deep_option
