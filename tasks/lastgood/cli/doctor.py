@@ -167,7 +167,7 @@ def _lock(directory: Path) -> tuple[bool, str]:
             fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True, "flock excludes"
-    return False, "flock does not exclude: LAST_GOOD may lag until `verify --repair`"
+    return False, "flock does not exclude: racing gates could let LAST_GOOD go back"
 
 
 def _sync(directory: Path) -> tuple[bool, str]:
@@ -205,7 +205,7 @@ _PROBES: tuple[tuple[str, bool, Callable[[Path], tuple[bool, str]]], ...] = (
     ("exclusive create", True, _exclusive),
     ("directory rename", True, _rename_directory),
     ("flush", True, _sync),
-    ("lock", False, _lock),
+    ("lock", True, _lock),
     ("case", False, _case),
     ("unicode", False, _unicode),
 )
