@@ -25,6 +25,7 @@ from lastgood.digest.beneath import RootDirectory
 from lastgood.digest.files import (
     AHEAD_MINIMUM_BYTES,
     BUFFER_BYTES,
+    HUGE_PAGE_BYTES,
     WINDOW_BYTES,
     FileDigest,
     hash_open_file,
@@ -159,7 +160,7 @@ class _Run:
         batches = plan(self._requests, self._jobs)
         workers = ThreadPoolExecutor(max_workers=self._jobs, thread_name_prefix="lastgood-hash")
         for _ in range(min(self._jobs, len(batches))):
-            self._buffers.put(new_window(BUFFER_BYTES))
+            self._buffers.put(new_window(HUGE_PAGE_BYTES if self._drop_cache else BUFFER_BYTES))
         try:
             pending: dict[int, Future[dict[int, FileDigest | OSError]]] = {}
             for batch in batches:
