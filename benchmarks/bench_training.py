@@ -1,7 +1,8 @@
 """What training pays: loading and publishing 500 MB of registered state, and the trace, against plain PyTorch.
 
-Both contenders of a pair work on the same live objects in one process of their own (`training`), with one torch thread,
-as torchrun sets it. What they read is in the page cache; what they write is flushed. Absolute times are the machine's.
+The contenders run in processes of their own (`training`), with one torch thread, as torchrun sets it: loads in a fresh
+one each, since a process loads once; saves and steps side by side on the same live objects, since a process does many.
+What is read is in the page cache; what is written is flushed.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from benchmarks.harness import Benchmark, Row, Setting, compare
+from benchmarks.harness import Benchmark, Row, Setting, compare, in_turn
 
 PUBLISHING_PAIRS = 9
 TORCH_LOAD = "`torch.load` + `load_state_dict`"
@@ -20,7 +23,9 @@ TORCH_SAVE = "`torch.save` + `fsync`"
 
 
 def load(setting: Setting) -> tuple[Row, ...]:
-    taken = measure("load", setting, setting.rounds)
+    training("save", "", setting)
+    contenders = ("ours", "theirs", "theirs mapped", "ours with copy")
+    taken = in_turn({one: partial(training, "load", one, setting) for one in contenders}, setting.rounds)
     what = "load 500 MB into a built model and an optimizer, strict"
     return (
         compare(f"{what}, bytes already verified", taken["ours"], taken["theirs"], against=TORCH_LOAD, at_most=0.3),
@@ -42,7 +47,7 @@ def load(setting: Setting) -> tuple[Row, ...]:
 
 
 def publish(setting: Setting) -> tuple[Row, ...]:
-    taken = measure("publish", setting, max(setting.rounds, PUBLISHING_PAIRS))
+    taken = training("publish", str(max(setting.rounds, PUBLISHING_PAIRS)), setting)
     return (
         compare(
             "publish 500 MB: hash, fsync, read back from the medium, commit",
@@ -62,7 +67,7 @@ def publish(setting: Setting) -> tuple[Row, ...]:
 
 
 def trace(setting: Setting) -> tuple[Row, ...]:
-    taken = measure("trace", setting, setting.rounds)
+    taken = training("trace", str(setting.rounds), setting)
     return (with_and_without(taken["traced"], taken["untraced"], taken["tracing"]),)
 
 
@@ -83,13 +88,11 @@ def with_and_without(traced: Sequence[float], untraced: Sequence[float], tracing
     )
 
 
-def measure(subject: str, setting: Setting, rounds: int) -> dict[str, list[float]]:
-    """Run the contenders of one subject in a process of their own."""
-    command = [sys.executable, "-m", "benchmarks.training", subject]
-    arguments = ["--rounds", str(rounds), "--workspace", str(setting.workspace)]
-    done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, text=True, check=True, timeout=3600)
-    taken: dict[str, list[float]] = json.loads(done.stdout)
-    return taken
+def training(subject: str, how: str, setting: Setting) -> Any:
+    """Run one subject of `benchmarks.training` in a process of its own, and return what it prints."""
+    command = [sys.executable, "-m", "benchmarks.training", subject, how, "--workspace", str(setting.workspace)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=3600)
+    return json.loads(done.stdout)
 
 
 BENCHMARKS = (

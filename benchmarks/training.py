@@ -1,8 +1,9 @@
 """The contenders that need torch, in a process of their own: saving, loading and tracing the reference trainer.
 
-    python -m benchmarks.training SUBJECT --rounds N --workspace DIRECTORY
+    python -m benchmarks.training SUBJECT HOW --workspace DIRECTORY
 
-prints one JSON object, contender → seconds of each judged round. The state is the reference trainer's own, all of it
+prints one JSON value: of `load` the seconds of one contender, of the others contender → seconds of each judged round.
+The state is the reference trainer's own, all of it
 registered: 41 million parameters in float32 with AdamW's moments, 496 MB, in 470 tensors. Each contender runs as
 training code would call it, and is checked to have done its work, outside of the time that counts.
 """
@@ -43,6 +44,9 @@ LARGE = ("--width", "512", "--layers", "13", "--heads", "8", "--context", "256",
 # A step of about 50 ms on one core, as the trainer takes it: four microbatches of eight samples.
 TRACED = ("--width", "96", "--layers", "2", "--context", "64")
 STEPS_A_ROUND = 20
+LOADED = ("model", "optimizer")
+PLAIN = "state.pt"
+SAVED = "saved.json"
 WORLD = World(rank=0, world_size=1, device=torch.device("cpu"))
 
 
@@ -50,13 +54,13 @@ class Job:
     """A reference trainer of one rank, built and registered, and its run.
 
     Args:
-        root: Where its family goes; exists.
+        root: Where its family goes; made here.
         shape: Arguments of the trainer's command line.
     """
 
     def __init__(self, root: Path, shape: Sequence[str]) -> None:
-        arguments = ("--family", str(root / "family"), "--strategy", "single", "--workers", "0", *shape)
-        self.settings: Settings = parse_settings(arguments, {})
+        root.mkdir()
+        self.settings = _settings(root / "family", shape)
         self.training: Training = build(self.settings, WORLD)
         if self.settings.fast_forward:
             fast_forward(self.training, self.settings.fast_forward)
@@ -108,14 +112,25 @@ class Job:
         )
 
 
-def load(workspace: Path, rounds: int) -> dict[str, tuple[float, ...]]:
-    job = Job(workspace, LARGE)
-    training = job.training
+def _settings(family: Path, shape: Sequence[str]) -> Settings:
+    return parse_settings(("--family", str(family), "--strategy", "single", "--workers", "0", *shape), {})
+
+
+def save(workspace: Path, _: str) -> None:
+    """What the contenders of `load` read: one generation, and the same state as a plain file."""
+    job = Job(workspace / "root", LARGE)
     job.publish()
-    generation = locate(f"{job.settings.family}/{job.artifacts().name}")
-    plain = workspace / "state.pt"
-    torch.save(job.plain_state(), plain)
-    expected = training.digests()
+    torch.save(job.plain_state(), workspace / PLAIN)
+    digests = {name: job.training.digests()[name] for name in LOADED}
+    (workspace / SAVED).write_text(json.dumps({"generation": job.artifacts().name, "digests": digests}))
+
+
+def load(workspace: Path, contender: str) -> float:
+    """Seconds of one contender. A load happens once in a process, right after it built its model, so it does here."""
+    saved = json.loads((workspace / SAVED).read_text())
+    family = workspace / "root" / "family"
+    generation = locate(f"{family}/{saved['generation']}")
+    training = build(_settings(family, LARGE[: LARGE.index("--fast-forward")]), WORLD)
 
     def ours(directory: Path) -> None:
         report = training.registry.load(directory)
@@ -128,36 +143,24 @@ def load(workspace: Path, rounds: int) -> dict[str, tuple[float, ...]]:
             ours(copy.location.store.local_directory(copy.location.keys.artifacts(generation.require_generation())))
 
     def theirs(*, mmap: bool) -> None:
-        state = torch.load(plain, weights_only=True, mmap=mmap)
+        state = torch.load(workspace / PLAIN, weights_only=True, mmap=mmap)
         training.model.load_state_dict(state["model"])
         training.optimizer.load_state_dict(state["optimizer"])
 
-    def timed(work: Callable[[], None]) -> float:
-        # As in a process that just started: the weights exist, the optimizer has no moments yet.
-        training.optimizer.state.clear()
-        with torch.no_grad():
-            for parameter in training.parameters:
-                parameter.zero_()
-        seconds = wall(work)
-        found = training.digests()
-        assert {name: found[name] for name in ("model", "optimizer")} == {
-            name: expected[name] for name in ("model", "optimizer")
-        }, "another state was loaded"
-        return seconds
-
-    return in_turn(
-        {
-            "ours": lambda: timed(lambda: ours(job.artifacts())),
-            "theirs": lambda: timed(lambda: theirs(mmap=False)),
-            "theirs mapped": lambda: timed(lambda: theirs(mmap=True)),
-            "ours with copy": lambda: timed(with_copy),
-        },
-        rounds,
-    )
+    work: dict[str, Callable[[], None]] = {
+        "ours": lambda: ours(family / saved["generation"]),
+        "ours with copy": with_copy,
+        "theirs": lambda: theirs(mmap=False),
+        "theirs mapped": lambda: theirs(mmap=True),
+    }
+    seconds = wall(work[contender])
+    found = training.digests()
+    assert {name: found[name] for name in LOADED} == saved["digests"], "another state was loaded"
+    return seconds
 
 
-def publish(workspace: Path, rounds: int) -> dict[str, tuple[float, ...]]:
-    job = Job(workspace, LARGE)
+def publish(workspace: Path, rounds: str) -> dict[str, tuple[float, ...]]:
+    job = Job(workspace / "root", LARGE)
 
     def timed(work: Callable[[], None]) -> float:
         seconds = wall(work)
@@ -184,14 +187,15 @@ def publish(workspace: Path, rounds: int) -> dict[str, tuple[float, ...]]:
             "theirs": theirs,
             "ours in background": lambda: timed(job.publish_in_background),
         },
-        rounds,
+        int(rounds),
     )
     job.run.close()
     return taken
 
 
-def trace(workspace: Path, rounds: int) -> dict[str, tuple[float, ...]]:
-    job = Job(workspace, TRACED)
+def trace(workspace: Path, rounds: str) -> dict[str, tuple[float, ...]]:
+    pairs = int(rounds) * STEPS_A_ROUND
+    job = Job(workspace / "root", TRACED)
     training = job.training
     reporter = Reporter(Timeline(), WORLD.device)
     family = Path(job.settings.family)
@@ -223,9 +227,9 @@ def trace(workspace: Path, rounds: int) -> dict[str, tuple[float, ...]]:
         training.augmentation.take_draws()  # or they would pile up
 
     # One round is one pair of steps: neighbours' bursts are longer than that, and meet both.
-    taken = in_turn({"traced": lambda: _cpu(traced), "untraced": lambda: _cpu(untraced)}, rounds * STEPS_A_ROUND)
+    taken = in_turn({"traced": lambda: _cpu(traced), "untraced": lambda: _cpu(untraced)}, pairs)
     steps = TraceReader(family).steps(job.run.incarnation, WORLD.rank)
-    assert len(steps) == rounds * STEPS_A_ROUND + 1, f"a step left no line: {len(steps)}"
+    assert len(steps) == pairs + 1, f"a step left no line: {len(steps)}"
     return {**taken, "tracing": tuple(tracing)}
 
 
@@ -271,17 +275,17 @@ def _expected(snapshot: Snapshot) -> Expectations:
     )
 
 
-SUBJECTS = {"load": load, "publish": publish, "trace": trace}
+SUBJECTS: dict[str, Callable[[Path, str], object]] = {"save": save, "load": load, "publish": publish, "trace": trace}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training")
     parser.add_argument("subject", choices=SUBJECTS)
-    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("how", help="load: the contender; publish, trace: the rounds to judge; save: nothing")
     parser.add_argument("--workspace", type=Path, required=True)
     asked = parser.parse_args()
     torch.set_num_threads(1)  # as torchrun would set it
-    json.dump(SUBJECTS[asked.subject](asked.workspace, asked.rounds), sys.stdout)
+    json.dump(SUBJECTS[asked.subject](asked.workspace, asked.how), sys.stdout)
 
 
 if __name__ == "__main__":

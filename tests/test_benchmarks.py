@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import bench_verify
+from benchmarks import bench_training, bench_verify
 from benchmarks.harness import Benchmark, PeerMissing, Row, Setting, collect, compare, in_turn, markdown, run_command
 from lastgood.digest import Algorithm
 
@@ -78,6 +78,17 @@ def test_the_exit_code_says_whether_the_targets_were_met(
 def test_the_benchmarks_of_the_folder_are_found_by_name() -> None:
     """A benchmark that nobody runs measures nothing."""
     assert {"verify-sha256", "verify-blake3", "verify-small-files", "verify-growth"} <= set(collect())
+    assert {"load", "publish", "trace", "start"} <= set(collect())
+
+
+def test_a_small_difference_of_large_times_is_not_lost_in_their_scatter() -> None:
+    """Steps scatter by more than the percent that a trace may cost; neighbours scatter together."""
+    untraced = [0.050, 0.061, 0.055, 0.049, 0.080]
+    dear = bench_training.with_and_without([one + 0.001 for one in untraced], untraced, [0.001])
+    cheap = bench_training.with_and_without([one + 0.0001 for one in untraced], untraced, [0.0001])
+    assert dear.measured == pytest.approx(1 + 0.001 / 0.055)
+    assert not dear.is_met
+    assert cheap.is_met
 
 
 def test_the_timed_verification_sees_a_flipped_byte(tmp_path: Path) -> None:
