@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from lastgood.errors import StorePermanentError, StoreTransientError, UsageError
+from lastgood.errors import StoreError, StorePermanentError, StoreTransientError, UsageError
 from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, Manifest, manifest_digest
@@ -37,8 +37,12 @@ from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_re
 from lastgood.stores.port import Progress
 from lastgood.verdict import Finding, Note, NoteReason, Reason, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
+from lastgood.verify.reading import read_commit_marker
 
 __all__ = ["Family", "Judged", "Offer"]
+
+MAXIMUM_REASON_CHARACTERS = 4096
+"""What the documents hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,13 +229,26 @@ class Family:
         """Go back to a generation on purpose; returns the incarnation number that decided it.
 
         Raises:
-            UsageError: The generation cannot be gone back to, or no reason was given.
+            UsageError: The generation cannot be gone back to (one that is not whole would leave nothing to resume), or
+                no reason was given.
         """
         self._require(reason)
+        self._require_whole(target)
         steps = rollback(self._keys, target, nonce=secrets.token_hex(16), host=socket.gethostname(), reason=reason)
         number = perform(self._store, steps)
-        perform(self._store, refresh_caches(self._keys))
+        self._refresh_caches(f"rolled back (incarnation {number})")
         return number
+
+    def _require_whole(self, target: GenerationId) -> None:
+        stored = read_commit_marker(self._store, self._keys, target)
+        if stored.marker is None or stored.marker.burned or target in self.survey().barred:
+            return  # the protocol refuses it, in its own words
+        findings = Inspection(self._store, self._keys)(target, stored.marker)
+        if findings:
+            raise UsageError(
+                f"cannot roll back to {target}: {findings[0].reason}: {findings[0].message}",
+                hint="`lastgood verify --all` says which generations hold",
+            )
 
     def quarantine(self, *, reason: str, generation: GenerationId | None = None) -> RefusalName:
         """Quarantine the family by an operator's word; with a generation, bar that too.
@@ -252,7 +269,7 @@ class Family:
             by=_who(),
         )
         perform(self._store, refuse(self._keys, name, refusal))
-        perform(self._store, refresh_caches(self._keys))
+        self._refresh_caches(f"quarantined ({name})")
         return name
 
     def release(self, *, reason: str) -> tuple[str, ...]:
@@ -263,8 +280,18 @@ class Family:
         """
         self._require(reason)
         lifted = perform(self._store, release(self._keys, Release(reason=reason, created_at=self._now(), by=_who())))
-        perform(self._store, refresh_caches(self._keys))
+        self._refresh_caches(f"released ({len(lifted)} refusals lifted)")
         return lifted
+
+    def _refresh_caches(self, done: str) -> None:
+        try:
+            perform(self._store, refresh_caches(self._keys))
+        except StoreError as error:
+            # The act itself is durable, and whoever acts in a hurry must not be told that nothing happened.
+            raise type(error)(
+                f"{done}, but a cache for people could not be written: {error.message}",
+                hint="it stands: no decision reads the cache; `lastgood verify FAMILY --repair` rewrites it",
+            ) from error
 
     def exists(self) -> bool:
         """Whether lastgood ever wrote into this family.
@@ -283,8 +310,21 @@ class Family:
     def _require(self, reason: str) -> None:
         if not reason.strip():
             raise UsageError("a reason is required: expected a sentence for whoever reads the audit")
+        if len(reason) > MAXIMUM_REASON_CHARACTERS or not _is_text(reason):
+            raise UsageError(
+                f"not a reason: expected at most {MAXIMUM_REASON_CHARACTERS} characters of UTF-8 text, "
+                f"found {len(reason)}"
+            )
         if not self.exists():
             raise UsageError(f"not a lastgood family: {self.location.family_uri}")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _who() -> str:
