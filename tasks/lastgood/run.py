@@ -44,8 +44,9 @@ from lastgood.manifest import (
     parse_manifest,
 )
 from lastgood.markers import Commit
-from lastgood.protocol import Policy, claim, decide, perform
+from lastgood.protocol import Policy, claim, decide, perform, take_survey
 from lastgood.publish import Published, Publisher, StagedArtifact, Staging
+from lastgood.text import printable
 from lastgood.verdict import Finding, Reason
 from lastgood.verify import inspector
 
@@ -153,7 +154,13 @@ class Run:
         location = locate(family)
         told = None
         if group.rank == 0:
-            told = documents.canonical_bytes(_start(location, resume, allow_fresh, policy, launcher or {}))
+            try:
+                told = documents.canonical_bytes(_start(location, resume, allow_fresh, policy, launcher or {}))
+            except BaseException as error:
+                # The other ranks already wait for an answer.
+                refusal = printable(f"rank 0 could not start: {type(error).__name__}: {error}")
+                group.broadcast(documents.canonical_bytes(StartOutcome(refusal=refusal, refused_as="StoreError")))
+                raise
         outcome = documents.parse(StartOutcome, group.broadcast(told), "start outcome")
         _raise_refusal(outcome)
         publisher = Publisher(
@@ -274,6 +281,9 @@ def _start(
         store.prepare(
             (keys.incarnations, keys.manifests, keys.commits, keys.refusals, keys.releases, keys.proven, keys.staging)
         )
+        # Before the claim, which fences a healthy job: a family whose decisions cannot be read is not taken over, and a
+        # claim that vanished must not be replaced by ours, for that would hide it.
+        perform(store, take_survey(keys))
         number = perform(store, claim(keys, nonce=nonce, host=socket.gethostname(), launcher=launcher))
         decision = perform(
             store,

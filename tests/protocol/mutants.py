@@ -371,6 +371,8 @@ MUTANTS = (
             "    refused = _refusals(",
             '    commits = _generations((yield List(keys.commits)), "commits", malformed)\n    refused = _refusals(',
         ),
+        # It relies on this very order, and would stop the reader before it offers what it should not.
+        ("    _check_claimed(keys, commits, claims, below)\n", ""),
     ),
     mutant(
         "releases are listed after the incarnations",

@@ -224,6 +224,7 @@ def take_survey(keys: FamilyKeys, *, below: int | None = None) -> Steps[Survey]:
     claims = read_claim_names((yield List(keys.incarnations)))
     cut = yield from find_cut(keys, claims, below=below)
     refused = _refusals((yield List(keys.refusals)), malformed)
+    _check_claimed(keys, commits, claims, below)
     barred: dict[GenerationId, tuple[str, ...]] = {}
     for refusal in refused:
         if refusal.generation is not None:
@@ -240,6 +241,18 @@ def take_survey(keys: FamilyKeys, *, below: int | None = None) -> Steps[Survey]:
         proven=proven,
         malformed=(*malformed, *claims.malformed),
     )
+
+
+def _check_claimed(keys: FamilyKeys, commits: list[GenerationId], claims: ClaimNames, below: int | None) -> None:
+    """Whoever commits has claimed, and commits are listed first: without the claim, decisions were lost with it.
+
+    The next life would take the same number, cut what it does not see, and call that life's commits its own.
+    """
+    newest = max((generation.incarnation for generation in commits), default=0)
+    # A life that is about to decide has committed nothing yet.
+    if newest > claims.newest or newest == below:
+        where = keys.claim(newest)
+        raise FormatError(f"document vanished: {where}: {keys.commits} holds commits of that incarnation", where=where)
 
 
 def _generations(names: tuple[str, ...], prefix: str, malformed: list[str]) -> list[GenerationId]:
