@@ -10,6 +10,9 @@ re-sent before the next step. Needs no collective and no torch: ranks meet throu
 from __future__ import annotations
 
 import contextlib
+import operator
+import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from lastgood import documents
 from lastgood.digest import Algorithm
 from lastgood.documents import Document
 from lastgood.errors import Fenced, FormatError, LastgoodError, PublishError, StoreError
-from lastgood.identity import FamilyKeys, GenerationId
+from lastgood.identity import FamilyKeys, GenerationId, check_key
 from lastgood.manifest import (
     FORMAT_VERSION,
     Artifact,
@@ -43,6 +46,7 @@ __all__ = ["Published", "Publisher", "StagedArtifact", "Staging"]
 
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
+_RECEIPT_NAME = re.compile(r"rank-\d{5,}\.json", re.ASCII)
 MAXIMUM_WORDS = 2000
 """Characters of a failure that the other ranks are told."""
 
@@ -135,6 +139,7 @@ class Publisher:
         self._patience = patience
         self._algorithms = algorithms
         self._newest_step: int | None = None
+        self._begun: int | None = None
         self._finished: Staging | None = None
         self._unsettled: tuple[GenerationId, bytes] | None = None
         self._fenced: str | None = None
@@ -151,13 +156,14 @@ class Publisher:
         """
         if self._fenced is not None:
             raise Fenced(self._fenced)
+        step = operator.index(step)  # a NumPy integer would name the directory and then fit no manifest
         if self._newest_step is not None and step <= self._newest_step:
             raise PublishError(
                 f"step does not rise: {self._keys.family}: {step} after {self._newest_step}",
                 hint="a step whose publish failed is never retried under its name; publish the next one",
             )
         generation = GenerationId(self._incarnation, step)
-        prefix = f"{self._keys.staging}/{generation}~{self._nonce[:8]}"
+        prefix = self._prefix(generation)
         payload = self._store.staging_path(f"{prefix}/payload")
         self._newest_step = step
         return Staging(generation=generation, prefix=prefix, payload=payload)
@@ -184,6 +190,20 @@ class Publisher:
             PublishError: Not published; what was discoverable before still is.
             StoreError: The store failed; the step may or may not have been kept, and nothing else was lost.
         """
+        self._begin(staging)
+        try:
+            return self._publish(staging, artifacts, job, expectations)
+        except FormatError as error:
+            # A receipt or an outcome that no reader would accept, ours or somebody's under our name.
+            raise PublishError(f"not published: {staging.id}: {error.message}") from error
+
+    def _publish(
+        self,
+        staging: Staging,
+        artifacts: Sequence[StagedArtifact],
+        job: JobDescription,
+        expectations: Expectations | None,
+    ) -> Published:
         try:
             self._send(staging, self._receipt(staging, artifacts, expectations))
         except BaseException as error:
@@ -195,6 +215,19 @@ class Publisher:
             return self._coordinate(staging, job)
         return self._await_outcome(staging)
 
+    def _begin(self, staging: Staging) -> None:
+        if staging.prefix != self._prefix(staging.generation):
+            raise PublishError(
+                f"staging of another life: {staging.prefix}: expected {self._prefix(staging.generation)}",
+                hint="stage and publish with the same run",
+            )
+        if self._begun is not None and staging.generation.step <= self._begun:
+            raise PublishError(
+                f"publish does not rise: {staging.id}: step {staging.generation.step} after {self._begun}",
+                hint="publish each staged step once, in the order of their steps",
+            )
+        self._begun = staging.generation.step
+
     def abandon(self, staging: Staging, why: str) -> None:
         """Say that this rank cannot finish a staged step, so that the others need not wait for it."""
         words = printable(why)[:MAXIMUM_WORDS] or "abandoned"
@@ -204,12 +237,17 @@ class Publisher:
 
     # What every rank does.
 
+    def _prefix(self, generation: GenerationId) -> str:
+        return f"{self._keys.staging}/{GenerationId(self._incarnation, generation.step)}~{self._nonce[:8]}"
+
     def _receipt(
         self, staging: Staging, artifacts: Sequence[StagedArtifact], expectations: Expectations | None
     ) -> Receipt:
         if expectations is not None and [entry.rank for entry in expectations.ranks] != [self._rank]:
             raise PublishError(f"expectations are not this rank's: {staging.id}: expected rank {self._rank} alone")
         paths = [artifact.path for artifact in artifacts]
+        for path in paths:
+            _check_written(staging, path)
         hashed = self._store.persist(f"{staging.prefix}/payload", paths, self._algorithms)
         vouched = []
         for artifact, found in zip(artifacts, hashed, strict=True):
@@ -304,7 +342,8 @@ class Publisher:
 
         def ask() -> bytes | None:
             for name in self._store.names(prefix).files:
-                if name not in receipts:
+                # NFS leaves names of its own (`.nfs…`) beside ours.
+                if name not in receipts and _RECEIPT_NAME.fullmatch(name):
                     data = self._store.get(f"{prefix}/{name}", limit_bytes=documents.MAXIMUM_DOCUMENT_BYTES)
                     receipts[name] = documents.parse(Receipt, data or b"", f"{prefix}/{name}")
                     self._check_receipt(receipts[name], name, staging)
@@ -342,6 +381,12 @@ class Publisher:
             )
 
     def _manifest(self, staging: Staging, receipts: Sequence[Receipt], job: JobDescription) -> bytes:
+        if job.topology.world_size != self._world_size:
+            # Tier 1 would refuse it, and an acknowledged save must be one that can be resumed.
+            raise PublishError(
+                f"job of another world size: {staging.id}: expected {self._world_size} ranks, "
+                f"the job describes {job.topology.world_size}"
+            )
         artifacts = [artifact for receipt in receipts for artifact in receipt.artifacts]
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -386,6 +431,21 @@ class Publisher:
     def _tell(self, staging: Staging, outcome: Outcome) -> None:
         if self._world_size > 1:
             self._store.create(f"{staging.prefix}/outcome.json", documents.canonical_bytes(outcome))
+
+
+def _check_written(staging: Staging, path: str) -> None:
+    """What is named must lie in the payload, as a file: a mistake of the caller, not a failure of the store."""
+    try:
+        lies = stat.S_ISREG((staging.payload / check_key(path)).lstat().st_mode)
+    except FormatError as error:
+        raise PublishError(f"not a path of the payload: {staging.id}: {error.message}") from error
+    except (FileNotFoundError, NotADirectoryError):
+        lies = False
+    if not lies:
+        raise PublishError(
+            f"named, but no file: {path} of {staging.id}",
+            hint="write it under `staging.payload`, on this rank, before publishing; links are not followed",
+        )
 
 
 def _agree(receipts: Sequence[Receipt], staging: Staging) -> Expectations | None:

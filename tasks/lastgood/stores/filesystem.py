@@ -35,7 +35,8 @@ class FileSystem:
 
     def sync_file(self, path: Path) -> None:
         """Flush a file's bytes to the medium. An error is final: the kernel may call a second attempt clean."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # O_NONBLOCK so that a pipe in the place of a file is an error instead of a wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
