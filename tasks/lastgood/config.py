@@ -36,6 +36,7 @@ from lastgood.identity import check_family_name
 __all__ = ["Configuration", "FamilySettings", "IgnoredCheck", "Objectives", "ReplicaSettings", "read_configuration"]
 
 DEFAULT_FILE = "lastgood.toml"
+MAXIMUM_CHARACTERS = 2**20
 
 Positive = Annotated[float, Meta(gt=0.0, le=10_000_000.0)]
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -124,7 +125,11 @@ def read_configuration(path: Path) -> Configuration:
         UsageError: Not there, not TOML, or not a lawful configuration; the message names the place.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAXIMUM_CHARACTERS + 1)
+        if len(text) > MAXIMUM_CHARACTERS:
+            raise UsageError(f"configuration too large: {path}: expected at most {MAXIMUM_CHARACTERS} characters")
+        document = tomllib.loads(text)
     except FileNotFoundError:
         raise UsageError(f"configuration not found: {path}", hint="name it with --config FILE") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

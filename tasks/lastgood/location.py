@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lastgood.errors import FormatError, UsageError
 from lastgood.identity import FamilyKeys, GenerationId, check_family_name
-from lastgood.stores import Store, open_store
+from lastgood.stores import Store, local_path, open_store
 
 __all__ = ["Location", "locate"]
 
@@ -56,7 +56,8 @@ def locate(uri: str) -> Location:
     Raises:
         UsageError: Not a lawful URI.
     """
-    text = uri.rstrip("/")
+    # Decoded as a whole and once: the family is a part of the path as much as its root.
+    text = (str(local_path(uri)) if uri.startswith("file:") else uri).rstrip("/")
     above, _, last = text.rpartition("/")
     if not last:
         raise UsageError(f"not a family or generation: {uri!r}: expected <root>/<family>[/<generation>]")

@@ -18,8 +18,8 @@ from typing import Any
 import click
 
 from lastgood import __version__
-from lastgood.cli.output import complain
-from lastgood.errors import LastgoodError
+from lastgood.cli.output import complain, discard_stdout
+from lastgood.errors import LastgoodError, StoreError
 
 __all__ = ["main"]
 
@@ -91,6 +91,9 @@ def run(arguments: list[str] | None = None) -> int:
     except LastgoodError as error:
         complain(error.message, error.hint)
         return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_USAGE
     except click.ClickException as error:
         context = f" ({error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
         complain(error.format_message() + context, None)
@@ -98,10 +101,16 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         complain("interrupted", None)
         return 130
-    except BrokenPipeError:
-        # The reader went away (`lastgood status | head`); give the interpreter nothing left to flush into it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit:
+        # Click's way of saying that whoever read the help text went away.
+        discard_stdout()
         return 0
+    except OSError as error:
+        # The store's failures are classified; what is left is this machine's (a full scratch disk, no descriptors).
+        discard_stdout()
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        complain(reason + (f": {error.filename}" if error.filename else ""), None)
+        return StoreError.exit_code
     except Exception as error:  # noqa: BLE001 - the last line of defence: our own defect, said in one line
         if os.environ.get("LASTGOOD_TRACEBACK"):
             traceback.print_exc()

@@ -12,7 +12,7 @@ from lastgood.cli.evidence import keep_evidence
 from lastgood.cli.output import complain, emit_json, json_option, say, seconds, table
 from lastgood.cli.settings import config_option, find_family, replica_of
 from lastgood.drill import DrillResult, FaultKind, drill, random_fault
-from lastgood.errors import UsageError
+from lastgood.errors import ResumeRefused
 from lastgood.family import Family
 from lastgood.location import Location
 from lastgood.verdict import waive
@@ -96,9 +96,8 @@ def _newest(location: Location) -> Location:
         return location
     offer = Family(location).latest()
     if offer.generation is None:
-        raise UsageError(
-            f"nothing to begin with: {offer.findings[0].message}", hint="--fresh begins a drill at step zero"
-        )
+        reason = f"nothing to begin with: {offer.findings[0].message}"
+        raise ResumeRefused(reason, findings=offer.findings, hint="--fresh begins a drill at step zero")
     return location.of(offer.generation)
 
 

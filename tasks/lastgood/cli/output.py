@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,29 +13,69 @@ from typing import Any
 import click
 import msgspec
 
+from lastgood.errors import StoreError
 from lastgood.stores.port import Progress
 from lastgood.text import printable
 
-__all__ = ["age", "complain", "emit_json", "json_option", "progress_bar", "say", "seconds", "size", "table"]
+__all__ = [
+    "age",
+    "answer",
+    "complain",
+    "discard_stdout",
+    "emit_json",
+    "json_option",
+    "progress_bar",
+    "say",
+    "seconds",
+    "size",
+    "table",
+]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 
+def answer(text: str) -> None:
+    """Print to stdout, exactly.
+
+    A reader that went away (`lastgood verify | head`) has read enough: the exit code remains the verdict's.
+
+    Raises:
+        StoreError: The answer could not be written, so nobody may act as if it had been given.
+    """
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        discard_stdout()
+    except OSError as error:
+        discard_stdout()
+        reason = os.strerror(error.errno or 0).lower()
+        raise StoreError(f"cannot write the answer to standard output: {reason}") from error
+
+
+def discard_stdout() -> None:
+    """Leave the interpreter nothing that it could fail to flush at its end, which would change the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def say(text: str) -> None:
-    """Print to stdout, escaped."""
-    click.echo(printable(text, keep_newlines=True))
+    """Print to stdout, escaped; see `answer`."""
+    answer(printable(text, keep_newlines=True))
 
 
 def complain(message: str, hint: str | None) -> None:
     """Print one clear line to stderr, and the hint under it."""
-    click.echo(f"lastgood: {printable(message)}", err=True)
-    if hint:
-        click.echo(f"hint: {printable(hint)}", err=True)
+    try:
+        click.echo(f"lastgood: {printable(message)}", err=True)
+        if hint:
+            click.echo(f"hint: {printable(hint)}", err=True)
+    except OSError:
+        # A log on a full disk must not turn "could not tell" into another exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def emit_json(document: Any) -> None:
     """Print one JSON document; our documents keep their stored spelling."""
-    click.echo(json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=True))
+    answer(json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=True))
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import click
 from lastgood.cli.evidence import keep_evidence
 from lastgood.cli.output import emit_json, json_option, progress_bar, say, seconds
 from lastgood.cli.settings import config_option, find_family, replica_of
-from lastgood.errors import UsageError
+from lastgood.errors import ResumeRefused, UsageError
 from lastgood.family import Family
 from lastgood.location import Location
 from lastgood.records import Measurements
@@ -93,7 +93,8 @@ def _generation(location: Location, sample: bool) -> Location:
         return location.of(next_generation(location))
     offer = family.latest()
     if offer.generation is None:
-        raise UsageError(f"nothing to restore: {offer.findings[0].message}", hint=offer.findings[0].hint)
+        reason = f"nothing to restore: {offer.findings[0].message}"
+        raise ResumeRefused(reason, findings=offer.findings, hint=offer.findings[0].hint)
     return location.of(offer.generation)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import click
 import msgspec
 
-from lastgood.cli.output import complain, emit_json, json_option
-from lastgood.errors import StoreError, UsageError
+from lastgood.cli.output import answer, complain, emit_json, json_option
+from lastgood.errors import FormatError, StoreError, UsageError
 from lastgood.family import Family, Offer
 from lastgood.location import locate
 from lastgood.protocol import Policy
@@ -52,7 +52,7 @@ def latest_command(uri: str, policy: str, deep: bool, as_json: bool) -> int:
     if offer.uri is None:
         return EXIT_NOTHING
     if not as_json:
-        click.echo(offer.uri)
+        answer(offer.uri)
     return 0
 
 
@@ -96,6 +96,8 @@ def exec_command(uri: str, policy: str, deep: bool, allow_fresh: bool, as_json: 
         os.execvp(arguments[0], arguments)
     except OSError as error:
         raise UsageError(f"cannot start {arguments[0]}: {os.strerror(error.errno or 0).lower()}") from error
+    except ValueError as error:
+        raise UsageError(f"cannot start {arguments[0]!r}: {error}") from error
 
 
 def explain(offer: Offer) -> None:
@@ -118,7 +120,11 @@ def _ask(uri: str, policy: str, deep: bool) -> Offer:
     family = Family(location)
     if not location.store.is_root():
         raise StoreError(f"root is not a directory: {location.store.uri}", hint="is the file system mounted?")
-    return family.latest(policy=Policy(policy), deep=deep)
+    try:
+        return family.latest(policy=Policy(policy), deep=deep)
+    except FormatError as error:
+        # What decides cannot be read. To a script, 1 would say that there is nothing here.
+        raise StoreError(f"could not tell: {error.message}", hint="`lastgood verify` names what is wrong") from error
 
 
 def _described(offer: Offer) -> dict[str, Any]:

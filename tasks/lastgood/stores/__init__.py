@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from lastgood.errors import UsageError
 from lastgood.stores.local import LocalStore
@@ -19,18 +20,28 @@ def local_path(uri: str) -> Path:
     """The file-system path that a `file://` URI or a plain path names.
 
     Raises:
-        UsageError: Another scheme, a host, or an empty path.
+        UsageError: Another scheme, a host, an empty path, or one that is not UTF-8.
     """
+    path = _named(uri).absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        # It goes into records, manifests and the environment of replicas, and none of them could carry it.
+        raise UsageError(f"not UTF-8: {path}: expected a root whose path is text") from None
+    return path
+
+
+def _named(uri: str) -> Path:
     if not uri:
         raise UsageError("empty location: expected a path or file:///…")
-    if "://" not in uri:
-        return Path(uri).absolute()
+    if "://" not in uri and not uri.startswith("file:"):
+        return Path(uri)
     parts = urlsplit(uri)
     if parts.scheme != "file":
         raise UsageError(f"unsupported scheme {parts.scheme!r} in {uri}: expected a path or file:///…")
     if parts.netloc not in ("", "localhost") or not parts.path:
         raise UsageError(f"not an absolute file URI: {uri}: expected file:///path")
-    return Path(unquote(parts.path))
+    return Path(os.fsdecode(unquote_to_bytes(parts.path)))
 
 
 def open_store(root: str) -> Store:
