@@ -280,7 +280,7 @@ class Family:
         """
         self._require(reason)
         lifted = perform(self._store, release(self._keys, Release(reason=reason, created_at=self._now(), by=_who())))
-        self._refresh_caches(f"released ({len(lifted)} refusals lifted)")
+        self._refresh_caches(f"lifted {len(lifted)} refusals")
         return lifted
 
     def _refresh_caches(self, done: str) -> None:
