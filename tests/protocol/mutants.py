@@ -372,7 +372,7 @@ MUTANTS = (
             '    commits = _generations((yield List(keys.commits)), "commits", malformed)\n    refused = _refusals(',
         ),
         # It relies on this very order, and would stop the reader before it offers what it should not.
-        ("    _check_claimed(keys, commits, claims, below)\n", ""),
+        ("    check_claimed(keys, commits, claims.newest)\n", ""),
     ),
     mutant(
         "releases are listed after the incarnations",

@@ -22,6 +22,7 @@ from lastgood.protocol.survey import (
     ClaimNames,
     Policy,
     Survey,
+    check_claimed,
     choose,
     find_cut,
     read_claim_names,
@@ -84,6 +85,8 @@ def decide(
         raise Fenced(
             f"superseded while starting: incarnation {choice.survey.claims.newest} claimed after {incarnation}"
         )
+    # A life that is about to decide has committed nothing yet.
+    check_claimed(keys, (*choice.survey.candidates, *choice.survey.fenced), incarnation - 1)
     _check_hint(hint, choice)
     if choice.generation is None:
         _check_fresh(keys, choice, allow_fresh)

@@ -9,7 +9,7 @@ never skipped; nothing here reads ACTIVE, LAST_GOOD or QUARANTINE.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +28,7 @@ __all__ = [
     "RefusalName",
     "Skipped",
     "Survey",
+    "check_claimed",
     "choose",
     "find_cut",
     "read_claim_names",
@@ -224,7 +225,7 @@ def take_survey(keys: FamilyKeys, *, below: int | None = None) -> Steps[Survey]:
     claims = read_claim_names((yield List(keys.incarnations)))
     cut = yield from find_cut(keys, claims, below=below)
     refused = _refusals((yield List(keys.refusals)), malformed)
-    _check_claimed(keys, commits, claims, below)
+    check_claimed(keys, commits, claims.newest)
     barred: dict[GenerationId, tuple[str, ...]] = {}
     for refusal in refused:
         if refusal.generation is not None:
@@ -243,15 +244,17 @@ def take_survey(keys: FamilyKeys, *, below: int | None = None) -> Steps[Survey]:
     )
 
 
-def _check_claimed(keys: FamilyKeys, commits: list[GenerationId], claims: ClaimNames, below: int | None) -> None:
+def check_claimed(keys: FamilyKeys, commits: Iterable[GenerationId], newest: int) -> None:
     """Whoever commits has claimed, and commits are listed first: without the claim, decisions were lost with it.
 
     The next life would take the same number, cut what it does not see, and call that life's commits its own.
+
+    Raises:
+        FormatError: A commit is of an incarnation above the newest one.
     """
-    newest = max((generation.incarnation for generation in commits), default=0)
-    # A life that is about to decide has committed nothing yet.
-    if newest > claims.newest or newest == below:
-        where = keys.claim(newest)
+    above = max((generation.incarnation for generation in commits), default=0)
+    if above > newest:
+        where = keys.claim(above)
         raise FormatError(f"document vanished: {where}: {keys.commits} holds commits of that incarnation", where=where)
 
 
