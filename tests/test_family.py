@@ -9,7 +9,7 @@ import pytest
 
 from lastgood.errors import StoreError, StoreTransientError, UsageError
 from lastgood.family import Family
-from lastgood.identity import GenerationId
+from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.location import Location
 from lastgood.records import newest_record
 from lastgood.testing.build import BuiltFamily, build_family
@@ -80,8 +80,21 @@ def test_deep_neither_passes_nor_skips_what_it_cannot_read(
 def test_the_note_of_an_unverified_generation_goes_with_its_first_record(built: BuiltFamily, family: Family) -> None:
     """A launch script's log says whether anybody ever read the bytes that it starts on."""
     assert [note.reason for note in family.latest().notes] == [NoteReason.COMMITTED_UNVERIFIED]
+    family.verify(built.newest, depth=Depth.METADATA)
+    assert [note.reason for note in family.latest().notes] == [NoteReason.COMMITTED_UNVERIFIED]
     assert family.verify(built.newest).outcome is Outcome.PASS
     assert family.latest().notes == ()
+
+
+def test_another_writer_s_checkpoint_is_not_mistaken_for_an_empty_family(tmp_path: Path, built: BuiltFamily) -> None:
+    """Before somebody starts afresh beside them, `latest` says that checkpoints lie there which it does not read."""
+    (tmp_path / "hf-run" / "checkpoint-500").mkdir(parents=True)
+    foreign = Family(Location(store=built.store, keys=FamilyKeys("hf-run"), generation=None))
+    offer = foreign.latest()
+    assert offer.generation is None
+    assert [(note.reason, note.offender) for note in offer.notes] == [
+        (NoteReason.UNPUBLISHED_CONTENT, "checkpoint-500")
+    ]
 
 
 def test_only_a_commit_can_be_quarantined_by_its_name(family: Family) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from lastgood.errors import StoreError, StorePermanentError, StoreTransientError, UsageError
+from lastgood.errors import FormatError, StoreError, StorePermanentError, StoreTransientError, UsageError
 from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, Manifest, manifest_digest
@@ -33,9 +33,9 @@ from lastgood.protocol import (
     take_survey,
 )
 from lastgood.protocol.survey import RefusalName
-from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_records
+from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_record, newest_records
 from lastgood.stores.port import Progress
-from lastgood.verdict import Finding, Note, NoteReason, Reason, Tier, Verdict, waive
+from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Rung, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
 from lastgood.verify.reading import read_commit_marker
 
@@ -133,7 +133,7 @@ class Family:
                 manifest=None,
                 findings=(self._nothing(choice),),
                 skipped=choice.skipped,
-                notes=(),
+                notes=self._unpublished(choice.survey),
                 lineage_is_empty=not choice.survey.candidates or choice.all_burned,
             )
         return Offer(
@@ -168,11 +168,28 @@ class Family:
         if survey.quarantine:
             message = f"family quarantined by {', '.join(survey.quarantine)}; offering a proven generation"
             notes.append(Note(reason=NoteReason.QUARANTINE_IN_FORCE, message=message, offender=self._keys.family))
-        recorded = self._store.names(f"{self._keys.records}/{generation}").files
-        if not any("tier1" in name for name in recorded):
-            message = f"no tier 1 record: {generation}: sizes were compared, bytes were not read"
+        if not self._was_read_whole(generation):
+            message = f"no tier 1 pass on record: {generation}: sizes were compared, bytes were not read"
             notes.append(Note(reason=NoteReason.COMMITTED_UNVERIFIED, message=message, offender=str(generation)))
         return tuple(notes)
+
+    def _unpublished(self, survey: Survey) -> tuple[Note, ...]:
+        """What lies in the family's directory and was never published: perhaps another framework's checkpoints."""
+        known = {generation.directory for generation in (*survey.candidates, *survey.fenced)} | {".lastgood"}
+        names = self._store.names(self._keys.family)
+        strange = [name for name in (*names.directories, *names.files) if name not in known]
+        if not strange:
+            return ()
+        shown = ", ".join(strange[:3]) + (f" and {len(strange) - 3} more" if len(strange) > 3 else "")
+        message = f"lie in {self._keys.family} and were never published, so they are not offered: {shown}"
+        return (Note(reason=NoteReason.UNPUBLISHED_CONTENT, message=message, offender=strange[0]),)
+
+    def _was_read_whole(self, generation: GenerationId) -> bool:
+        try:
+            record = newest_record(self._store, self._keys, generation, Tier.MANIFEST)
+        except FormatError:
+            return False  # a spoiled record is no evidence, and no reason to offer nothing
+        return record is not None and record.rung is Rung.FULL and record.verdict.outcome is Outcome.PASS
 
     def verify(
         self, generation: GenerationId, *, depth: Depth = Depth.FULL, progress: Progress | None = None

@@ -233,6 +233,10 @@ _BLAMES_SOMETHING_ELSE = frozenset(
 class NoteReason(_Explained):
     """What is worth saying and refuses nothing."""
 
+    UNPUBLISHED_CONTENT = (
+        "unpublished_content",
+        "another writer's checkpoint, or a publish that did not finish? a fresh start would not continue it",
+    )
     CHECK_IGNORED = "check_ignored", "the configuration accepts what this check finds, with a written reason"
     COMMITTED_UNVERIFIED = "unverified", "no tier 1 record exists yet for this generation"
     STRAY_FILE = "stray_file", "no loader reads it"
