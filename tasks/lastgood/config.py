@@ -81,7 +81,11 @@ class Objectives(Document, frozen=True, kw_only=True):
 
 
 class IgnoredCheck(Document, frozen=True, kw_only=True):
-    """A check whose findings this family accepts, and the written reason why."""
+    """A check whose findings this family accepts, and the written reason why.
+
+    It holds for gates (`verify`, `restore`, `drill`), which carry the reason in their verdict. `latest`, `exec` and a
+    job's own start read no configuration and accept nothing.
+    """
 
     check: Text
     reason: Annotated[str, Meta(min_length=10, max_length=4096)]
