@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from lastgood.cli.output import age, emit_json, json_option, say, size, table
+from lastgood.cli.refusals import refusal_lines
 from lastgood.errors import FormatError, UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
@@ -41,10 +42,11 @@ def inspect_command(uri: str, as_json: bool) -> int:
         return 0
     manifest = _manifest(location, location.generation)
     state = _state(survey, location.generation)
+    refused = refusal_lines(location, survey.barred.get(location.generation, ()))
     if as_json:
-        emit_json({"uri": location.uri, "state": state, "manifest": manifest})
+        emit_json({"uri": location.uri, "state": state, "refused": refused, "manifest": manifest})
     else:
-        say(_text(location, manifest, state))
+        say(_text(location, manifest, state, refused))
     return 0
 
 
@@ -85,13 +87,14 @@ def _manifest(location: Location, generation: GenerationId) -> Manifest:
     return parse_manifest(data, key)
 
 
-def _text(location: Location, manifest: Manifest, state: str) -> str:
+def _text(location: Location, manifest: Manifest, state: str, refused: Sequence[str]) -> str:
     job = manifest.job
     layout = ", ".join(f"{axis} {count}" for axis, count in job.topology.layout.items())
     tokenizer = f"{job.tokenizer.name} ({job.tokenizer.revision})" if job.tokenizer else "none"
     lines = [
         f"{location.uri}",
         f"  state       {state}; {job.purpose}",
+        *(f"  refused     {line}" for line in refused),
         f"  step        {manifest.step} completed"
         + "".join(f"; {c.name} {c.value} ({c.names})" for c in job.counters if c.name != "optimizer_step"),
         f"  saved       {age(manifest.created_at)}, {manifest.created_at.isoformat()}, life {manifest.incarnation}",

@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from lastgood.cli.output import age, emit_json, json_option, say, table
-from lastgood.cli.settings import config_option, configured
+from lastgood.cli.refusals import refusal_lines
+from lastgood.cli.settings import config_option, configured, find_family
 from lastgood.errors import LastgoodError, UsageError
 from lastgood.family import Family, Offer
-from lastgood.location import Location, locate
+from lastgood.location import Location
 from lastgood.protocol import Survey
 from lastgood.records import Record
 from lastgood.verdict import Note, NoteReason, Tier
@@ -21,21 +22,24 @@ __all__ = ["status_command"]
 
 
 @click.command("status")
-@click.argument("uris", nargs=-1, metavar="[URI]...")
+@click.argument("uris", nargs=-1, metavar="[URI|NAME]...")
 @config_option
 @json_option
 def status_command(uris: tuple[str, ...], config: Path | None, as_json: bool) -> int:
     """Say of each family URI what is broken, what may be resumed, and how old the evidence is.
 
-    Without a URI: of every family in lastgood.toml. Exit 0 when each has something to resume and none is quarantined.
+    NAME is a family of lastgood.toml; without any: each of them. Exit 0 when each has something to resume and none is
+    quarantined.
     """
     chosen = uris or _configured_uris(config)
     reports, code = [], 0
     for uri in chosen:
         try:
-            report = _report(locate(uri))
+            report = _report(find_family(uri, config)[0])
         except LastgoodError as error:
             report = {"family": uri, "state": "could not tell", "error": error.message, "exit": error.exit_code}
+            if error.hint:
+                report["hint"] = error.hint
         reports.append(report)
         code = max(code, int(report["exit"]))
     if as_json:
@@ -58,7 +62,7 @@ def _report(location: Location) -> dict[str, Any]:
         raise UsageError(f"names a generation, not a family: {location.uri}", hint="ask `lastgood inspect`")
     family = Family(location)
     if not family.exists():
-        raise UsageError(f"not a lastgood family: {location.family_uri}")
+        raise UsageError(f"not a lastgood family: {location.family_uri}", hint="a URI is <root>/<family>")
     survey, offer = family.survey(), family.latest()
     state = "quarantined" if survey.quarantine else "ready" if offer.generation else "nothing to resume"
     return {
@@ -71,6 +75,9 @@ def _report(location: Location) -> dict[str, Any]:
         "barred": {str(generation): list(names) for generation, names in survey.barred.items()},
         "fenced": [str(generation) for generation in survey.fenced],
         "quarantine": list(survey.quarantine),
+        "refused": refusal_lines(
+            location, {*survey.quarantine, *(name for names in survey.barred.values() for name in names)}
+        ),
         "incarnation": survey.claims.newest,
         "malformed": list(survey.malformed),
         "findings": list(offer.findings),
@@ -117,7 +124,9 @@ def _evidence(newest: Mapping[Tier, Record]) -> dict[str, Any]:
 def _text(report: Mapping[str, Any]) -> str:
     lines = [f"{report['family']}: {report['state'].upper()}"]
     if "error" in report:
-        return f"{lines[0]}\n  {report['error']}"
+        return "\n".join(
+            [lines[0], f"  {report['error']}", *(f"  hint: {hint}" for hint in [report.get("hint")] if hint)]
+        )
     latest = report["latest"]
     lines.append(
         f"  latest      {latest['generation']} (step {latest['step']}, {age(latest['created_at'])})"
@@ -131,6 +140,7 @@ def _text(report: Mapping[str, Any]) -> str:
     )
     for name in report["quarantine"]:
         lines.append(f"  quarantine  {name}: `lastgood release URI --reason ...` once its cause is fixed")
+    lines.extend(f"  refused     {line}" for line in report["refused"])
     lines.extend(f"  finding     {finding.reason}: {finding.message}" for finding in report["findings"])
     lines.extend(f"  name        not lawful: {name}" for name in report["malformed"])
     lines.extend(f"  note        {note.message}" for note in report["notes"])
