@@ -5,8 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lastgood.job import compare_jobs, content_id
-from lastgood.manifest import Identity, Topology
+from lastgood.errors import UsageError
+from lastgood.job import compare_jobs, content_id, describe_job
+from lastgood.manifest import (
+    REQUIRED_COMPONENTS,
+    AbsentComponent,
+    Component,
+    Determinism,
+    Identity,
+    JobDescription,
+    Topology,
+)
 from lastgood.testing.build import Recipe, build_job
 from lastgood.verdict import NoteReason, Reason
 
@@ -61,3 +70,41 @@ def test_code_configuration_environment_and_topology_are_notes() -> None:
 def test_a_content_id_changes_with_its_content() -> None:
     """Two configurations of one id would let a changed one pass as the same."""
     assert content_id(b"a") == content_id(b"a") != content_id(b"b")
+
+
+def describe(saved: tuple[Component, ...], **more: object) -> JobDescription:
+    return describe_job(
+        12,
+        run="llm-7b",
+        code="git:4f2c",
+        configuration="rev 3",
+        model=Identity(name="mlp", revision="1"),
+        dataset=Identity(name="sums", revision="1"),
+        saved=saved,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_a_description_that_nothing_could_resume_is_refused_before_it_is_saved() -> None:
+    """Tier 1 bars such a checkpoint, and a run whose every save is barred finds out at its first interruption."""
+    with pytest.raises(UsageError, match="neither saved nor absent: rng, data") as refused:
+        describe(tuple(one for one in REQUIRED_COMPONENTS if one not in (Component.RNG, Component.DATA)))
+    assert refused.value.hint
+    with pytest.raises(UsageError, match="both saved and absent: rng"):
+        describe(REQUIRED_COMPONENTS, absent={Component.RNG: "nothing is drawn"})
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [{Component.SCALER: "bf16"}, (AbsentComponent(component=Component.SCALER, reason="bf16"),)],
+    ids=["by hand", "of a snapshot"],
+)
+def test_a_description_promises_what_is_saved_and_names_what_is_not(absent: object) -> None:
+    """A promise by omission would be one that nobody made."""
+    saved = tuple(one for one in REQUIRED_COMPONENTS if one is not Component.SCALER)
+    job = describe(saved, absent=absent, inexact="threads are not pinned")
+    assert [promise.component for promise in job.promises] == list(saved)
+    assert job.absent == (AbsentComponent(component=Component.SCALER, reason="bf16"),)
+    weaker = {promise.component for promise in job.promises if promise.determinism is Determinism.TOLERANCE}
+    assert weaker == {Component.MODEL, Component.OPTIMIZER}
+    assert job.counters[0].value == 12

@@ -2,20 +2,40 @@
 
 Decides what of a manifest's job description must agree with the running one before anything is loaded: the identities
 of model, tokenizer and dataset, whose change makes a resume meaningless, are findings; code, configuration, environment
-and topology, which a restart may change on purpose, are notes. Source: DESIGN.md §5.
+and topology, which a restart may change on purpose, are notes. `describe_job` makes the description, and refuses one
+that no checkpoint could be resumed with. Source: DESIGN.md §5.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import lastgood
 from lastgood.digest import Algorithm, hash_bytes
-from lastgood.manifest import Environment, Identity, JobDescription
+from lastgood.errors import UsageError
+from lastgood.manifest import (
+    REQUIRED_COMPONENTS,
+    AbsentComponent,
+    Component,
+    ComponentPromise,
+    Counter,
+    CounterMeaning,
+    Determinism,
+    Environment,
+    ExplainedKey,
+    Identity,
+    JobDescription,
+    Purpose,
+    Topology,
+)
 from lastgood.verdict import Finding, Note, NoteReason, Reason
 
-__all__ = ["compare_jobs", "content_id", "current_environment"]
+__all__ = ["compare_jobs", "content_id", "current_environment", "describe_job"]
+
+# What a sum that is ordered otherwise reaches; positions, counters and streams stay exact.
+_NUMERIC = frozenset({Component.MODEL, Component.OPTIMIZER, Component.EMA, Component.SCALER})
 
 
 def current_environment(
@@ -35,6 +55,80 @@ def current_environment(
 def content_id(content: bytes) -> str:
     """An id that changes with its content, for code, configurations, models and datasets."""
     return str(hash_bytes(content, Algorithm.BLAKE3))
+
+
+def describe_job(
+    step: int,
+    *,
+    run: str,
+    code: str,
+    configuration: str,
+    model: Identity,
+    dataset: Identity,
+    saved: Collection[Component],
+    absent: Mapping[Component, str] | Iterable[AbsentComponent] = (),
+    tokenizer: Identity | None = None,
+    topology: Topology | None = None,
+    environment: Environment | None = None,
+    explained: Iterable[ExplainedKey] = (),
+    inexact: str | None = None,
+    tolerance: float = 0.01,
+) -> JobDescription:
+    """Describe a resumable checkpoint of this process's job, for its manifest.
+
+    Args:
+        step: Completed optimizer steps.
+        run: The training lineage; the same across restarts.
+        code: A commit or an image tag; `content_id` of the sources where there is neither.
+        configuration: `content_id` of what the run was configured with.
+        model: A name, and a revision that changes with the architecture; a difference refuses to resume.
+        dataset: Likewise.
+        saved: What the artifacts hold: one file may hold several components.
+        absent: Component → why the run has none; what a resume needs is in `saved` or here.
+        tokenizer: Likewise; None where the model reads no tokens.
+        topology: How the run is spread; one process if None.
+        environment: The software; this process's, with torch where it is loaded, if None.
+        explained: Keys that a strict load accepts.
+        inexact: Why a resumed run may round otherwise than an uninterrupted one; None promises equal bits, and a
+            restore that differs then fails.
+        tolerance: Largest relative difference of losses and norms; counts only with `inexact`.
+
+    Raises:
+        UsageError: A component is in both `saved` and `absent`, or one that a resume needs is in neither.
+    """
+    reasons = absent if isinstance(absent, Mapping) else {entry.component: entry.reason for entry in absent}
+    missing = [component for component in REQUIRED_COMPONENTS if component not in (*saved, *reasons)]
+    if missing:
+        raise UsageError(
+            f"component neither saved nor absent: {', '.join(missing)}",
+            hint="save it, or say in `absent` why this run needs none; nothing could resume the checkpoint otherwise",
+        )
+    both = [component for component in saved if component in reasons]
+    if both:
+        raise UsageError(f"component both saved and absent: {', '.join(both)}")
+    torch = sys.modules.get("torch")
+    return JobDescription(
+        run=run,
+        counters=(Counter(name="optimizer_step", value=step, names=CounterMeaning.COMPLETED),),
+        code=code,
+        configuration=configuration,
+        environment=environment or current_environment(torch=getattr(torch, "__version__", None)),
+        topology=topology or Topology(world_size=1, strategy="single", layout={}),
+        model=model,
+        tokenizer=tokenizer,
+        dataset=dataset,
+        purpose=Purpose.RESUMABLE,
+        promises=tuple(
+            ComponentPromise(component=component, determinism=Determinism.EXACT)
+            if inexact is None or component not in _NUMERIC
+            else ComponentPromise(
+                component=component, determinism=Determinism.TOLERANCE, tolerance=tolerance, reason=inexact
+            )
+            for component in saved
+        ),
+        absent=tuple(AbsentComponent(component=component, reason=reason) for component, reason in reasons.items()),
+        explained=tuple(explained),
+    )
 
 
 def compare_jobs(saved: JobDescription, running: JobDescription) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lastgood.digest import Algorithm, hash_bytes
-from lastgood.manifest import RankExpectations, SampleIds
+from lastgood.manifest import Expectations, RankExpectations, SampleIds
 from lastgood.state.modules import OptimizerPart, group_name
 from lastgood.state.tensorfile import tensor_bytes
 
@@ -39,6 +39,16 @@ class Observation:
     learning_rates: Mapping[str, float]
     optimizer_steps: Mapping[str, int]
     scalars: Mapping[str, float | int]
+
+    @property
+    def expectations(self) -> Expectations:
+        """As this rank's `publish` and its trace take it."""
+        return Expectations(
+            learning_rates=dict(self.learning_rates),
+            optimizer_steps=dict(self.optimizer_steps),
+            scalars=dict(self.scalars),
+            ranks=(self.rank,),
+        )
 
 
 def learning_rates(parts: list[OptimizerPart]) -> dict[str, float]:

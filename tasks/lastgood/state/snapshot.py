@@ -11,12 +11,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lastgood import documents
 from lastgood.documents import canonical_bytes
 from lastgood.errors import UsageError
 from lastgood.manifest import AbsentComponent, Component, ExplainedKey
+from lastgood.publish import StagedArtifact
 from lastgood.state import codec
 from lastgood.state.observation import Observation
 from lastgood.state.parts import DocumentPart, Scope, StateDocument
@@ -26,12 +27,8 @@ from lastgood.state.storage import ShardCapture
 __all__ = ["DocumentCapture", "Snapshot", "WrittenArtifact", "capture_documents"]
 
 
-class WrittenArtifact(NamedTuple):
-    """One file of a payload: its path relative to it, its kind, and the rank that owns it (None: the whole job's)."""
-
-    path: str
-    component: Component
-    rank: int | None
+WrittenArtifact = StagedArtifact
+"""What a snapshot wrote is what `Run.publish` takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +67,8 @@ class Snapshot:
     @property
     def artifacts(self) -> tuple[WrittenArtifact, ...]:
         """What `write` writes, in that order."""
-        shards = (WrittenArtifact(shard.path, shard.component, self.identity.rank) for shard in self.shards)
+        rank = self.identity.rank
+        shards = (WrittenArtifact(path=one.path, component=one.component, rank=rank) for one in self.shards)
         return (*shards, *(file.artifact for file in self.files))
 
     def write(self, payload: Path) -> tuple[WrittenArtifact, ...]:
@@ -141,7 +139,8 @@ def capture_documents(
             states=states,
         )
         kinds = {part.component for part in inside}
-        artifact = WrittenArtifact(path, kinds.pop() if len(kinds) == 1 else Component.CONFIG, document.rank)
+        component = kinds.pop() if len(kinds) == 1 else Component.CONFIG
+        artifact = WrittenArtifact(path=path, component=component, rank=document.rank)
         data = canonical_bytes(document)
         documents.parse(StateDocument, data, path)  # what no strict reader would take must not be published
         captures.append(DocumentCapture(artifact=artifact, data=data))

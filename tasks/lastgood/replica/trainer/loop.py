@@ -18,9 +18,8 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,7 +28,7 @@ import torch.distributed
 from lastgood.errors import PublishError, ResumeRefused, UsageError
 from lastgood.job import compare_jobs
 from lastgood.manifest import Component, Expectations, JobDescription
-from lastgood.publish import Published, StagedArtifact
+from lastgood.publish import Published
 from lastgood.replica.events import Phase, StopReason
 from lastgood.replica.trainer.build import Training, fast_forward
 from lastgood.replica.trainer.description import describe
@@ -39,7 +38,7 @@ from lastgood.replica.trainer.report import HostCopy, Reporter, StepReport
 from lastgood.replica.trainer.settings import Settings
 from lastgood.replica.trainer.step import Batches, train_step
 from lastgood.run import ResumedGeneration, Run
-from lastgood.state import Observation, Snapshot, WrittenArtifact
+from lastgood.state import Snapshot
 
 __all__ = ["Loop"]
 
@@ -153,7 +152,7 @@ class Loop:
         if not findings:
             self.training.step = self._saved_step = resumed.manifest.step
             self._lineage = job.run
-            observed = _expected(self.training.registry.observe(resumed.manifest.step))
+            observed = self.training.registry.observe(resumed.manifest.step).expectations
         self._reporter.timeline.add(Phase.LOAD, begin_ns, time.monotonic_ns())
         self._reporter.loaded(resumed, keys, observed, findings, notes)
         if findings:
@@ -168,12 +167,11 @@ class Loop:
         begin_ns = time.monotonic_ns()
         snapshot = training.registry.capture(training.step, asynchronous=self._settings.asynchronous)
         job = self._describe(snapshot)
-        expectations = _expected(snapshot.observation)
+        expectations = snapshot.observation.expectations
         staging = self.run.stage(training.step)
         if self._settings.asynchronous:
-            write = partial(_write, snapshot)
             self.run.publish_in_background(
-                staging, write, job=job, expectations=expectations, then=self._acknowledged.append
+                staging, snapshot.write, job=job, expectations=expectations, then=self._acknowledged.append
             )
         else:
             try:
@@ -187,7 +185,7 @@ class Loop:
                 )
                 if before is not None:
                     shutil.rmtree(before)
-            published = self.run.publish(staging, _staged(written), job=job, expectations=expectations)
+            published = self.run.publish(staging, written, job=job, expectations=expectations)
             self._acknowledged.append(published)
         self._saved_step = training.step
         self._reporter.saving(begin_ns)
@@ -217,23 +215,6 @@ class Loop:
             absent=snapshot.absent if snapshot else (),
             explained=snapshot.explained if snapshot else (),
         )
-
-
-def _write(snapshot: Snapshot, payload: Path) -> list[StagedArtifact]:
-    return _staged(snapshot.write(payload))
-
-
-def _expected(observed: Observation) -> Expectations:
-    return Expectations(
-        learning_rates=dict(observed.learning_rates),
-        optimizer_steps=dict(observed.optimizer_steps),
-        scalars=dict(observed.scalars),
-        ranks=(observed.rank,),
-    )
-
-
-def _staged(written: Sequence[WrittenArtifact]) -> list[StagedArtifact]:
-    return [StagedArtifact(path=one.path, component=one.component, rank=one.rank) for one in written]
 
 
 def _barrier() -> None:
