@@ -3,31 +3,19 @@
     python examples/train_minimal.py runs/minimal --steps 100
 
 Run it, kill it, run it again: it goes on where the newest committed checkpoint stands. What lastgood adds to the loop
-is marked with `# lastgood`. A job that registers its state (`lastgood.state.Registry`) gets more: a strict load, an
-audit of what was forgotten, and expectations that a restore is held to; see `lastgood.replica.trainer`.
+is marked with `# lastgood`. Its checkpoints pass tier 1 and can be drilled; for a pass of tier 2 somebody must say what
+has to come back, and this loop does not. `train_registered.py` does, and gets a strict load and an audit besides.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 
 import torch
 
-from lastgood.job import content_id, current_environment
-from lastgood.manifest import (
-    AbsentComponent,
-    Component,
-    ComponentPromise,
-    Counter,
-    CounterMeaning,
-    Determinism,
-    Identity,
-    JobDescription,
-    Purpose,
-    Topology,
-)
+from lastgood.job import content_id, describe_job
+from lastgood.manifest import Component, Identity, JobDescription
 from lastgood.publish import StagedArtifact
 from lastgood.replica.contract import ReplicaEnvironment
 from lastgood.replica.events import Phase, StopReason
@@ -58,7 +46,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     step = 0
 
-    run = Run.start(asked.family or told.family, SoloGroup(), resume=told.resume, allow_fresh=True)  # lastgood
+    run = Run.start(told.family or asked.family, SoloGroup(), resume=told.resume, allow_fresh=True)  # lastgood
     with RunTrace.of(run) as trace:  # lastgood
         if run.resumed is not None:
             with trace.timeline.phase(Phase.LOAD):
@@ -92,20 +80,15 @@ def describe(step: int) -> JobDescription:
     """What the manifest says of this job; nothing in it may be left open."""
     with open(__file__, "rb") as source:
         code = content_id(source.read())
-    saved = (Component.MODEL, Component.OPTIMIZER, Component.RNG, Component.DATA)
-    return JobDescription(
+    return describe_job(
+        step,
         run="minimal",
-        counters=(Counter(name="optimizer_step", value=step, names=CounterMeaning.COMPLETED),),
         code=code,
         configuration=code,
-        environment=current_environment(torch=torch.__version__, device=platform.machine()),
-        topology=Topology(world_size=1, strategy="single", layout={}),
         model=Identity(name="line", revision="8 inputs"),
-        tokenizer=None,
         dataset=Identity(name="noise", revision="drawn from the torch stream"),
-        purpose=Purpose.RESUMABLE,
-        promises=tuple(ComponentPromise(component=one, determinism=Determinism.EXACT) for one in saved),
-        absent=tuple(AbsentComponent(component=one, reason=why) for one, why in NOT_USED.items()),
+        saved=(Component.MODEL, Component.OPTIMIZER, Component.RNG, Component.DATA),
+        absent=NOT_USED,
     )
 
 
