@@ -99,5 +99,6 @@ def _foreign(root: str, family: str, name: str) -> GenerationId:
         if generation is not None and generation.name == name:
             return generation
     raise UsageError(
-        f"not a generation of {root}/{family}: {name}: expected <incarnation>-<step>, or the directory of a sealed one"
+        f"not a generation of {root}/{family}: {name}: expected <incarnation>-<step>, or the directory of a sealed one",
+        hint=f"`lastgood inspect {root}/{family}` lists them",
     )

@@ -38,6 +38,7 @@ def test_a_quarantine_offers_nothing_until_it_is_released(call: Call, family: Bu
     status = call("status", uri)
     assert status.code == 1
     assert "QUARANTINED" in status.out
+    assert "restores differ (by " in status.out, "whoever is called at 3 a.m. reads the sentence here, or nowhere"
     assert call("release", uri, "--reason", "driver fixed").code == 0
     assert call("latest", uri).out == f"{uri}/{family.newest}\n"
 
@@ -49,6 +50,16 @@ def test_a_release_leaves_the_failed_generation_barred(call: Call, family: Built
     told = call("latest", uri)
     assert told.out == f"{uri}/{family.generations[-2]}\n"
     assert "generation_barred" in told.err
+    assert f"{family.newest}: bad shard (by " in call("status", uri).out
+    assert "bad shard (by " in call("inspect", f"{uri}/{family.newest}").out
+
+
+def test_refusals_of_one_cause_are_told_once(call: Call, family: BuiltFamily, uri: str) -> None:
+    """A gate on a cadence fails the same generation every hour, and the other causes must stay in sight."""
+    (family.root / family.family / str(family.newest) / "data.json").unlink()
+    for _ in range(3):
+        assert call("verify", f"{uri}/{family.newest}").code == 1
+    assert call("status", uri).out.count("  refused  ") == 1
 
 
 def test_an_act_without_a_reason_or_on_no_family_is_refused(call: Call, uri: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 from lastgood.cli.evidence import keep_evidence
 from lastgood.cli.output import emit_json, json_option, progress_bar, say, seconds
-from lastgood.cli.settings import config_option, find_family, replica_of
+from lastgood.cli.settings import NEITHER, config_option, find_family, replica_of
 from lastgood.errors import ResumeRefused, UsageError
 from lastgood.family import Family
 from lastgood.location import Location
@@ -19,6 +19,8 @@ from lastgood.verdict import waive
 from lastgood.verify import render_verdict
 
 __all__ = ["restore_command"]
+
+NO_EXPECTATIONS = "the manifest states no expectations"
 
 
 @click.command("restore")
@@ -74,6 +76,8 @@ def restore_command(
         emit_json({"verdict": verdict, "measurements": result.measurements, "scratch": _spelled(result.scratch)})
     else:
         say(f"{render_verdict(verdict)}\n{_measured(result.measurements)}")
+        if any(check.detail == NO_EXPECTATIONS for check in verdict.checks):
+            say("  hint  without `expectations=` in the publish no restore can pass; registered state computes them")
         if result.scratch:
             say(f"  kept  {result.scratch}")
     if no_record:
@@ -88,13 +92,14 @@ def _generation(location: Location, sample: bool) -> Location:
         return location
     family = Family(location)
     if not family.exists():
-        raise UsageError(f"not a lastgood family: {location.family_uri}")
+        raise UsageError(f"not a lastgood family: {location.family_uri}", hint=NEITHER)
     if sample:
         return location.of(next_generation(location))
     offer = family.latest()
     if offer.generation is None:
         reason = f"nothing to restore: {offer.findings[0].message}"
-        raise ResumeRefused(reason, findings=offer.findings, hint=offer.findings[0].hint)
+        hint = f"name a generation to restore it all the same; `lastgood inspect {location.family_uri}` lists them"
+        raise ResumeRefused(reason, findings=offer.findings, hint=hint)
     return location.of(offer.generation)
 
 

@@ -19,7 +19,9 @@ from lastgood.config import (
 from lastgood.errors import UsageError
 from lastgood.location import Location, locate
 
-__all__ = ["Replayable", "config_option", "configured", "find_family", "replica_of"]
+__all__ = ["NEITHER", "Replayable", "config_option", "configured", "find_family", "replica_of"]
+
+NEITHER = f"expected <root>/<family>, or the name of a family that {DEFAULT_FILE} in the working directory declares"
 
 config_option = click.option(
     "--config",

@@ -10,7 +10,7 @@ import click
 
 from lastgood.cli.output import age, emit_json, json_option, say, table
 from lastgood.cli.refusals import refusal_lines
-from lastgood.cli.settings import config_option, configured, find_family
+from lastgood.cli.settings import NEITHER, config_option, configured, find_family
 from lastgood.errors import LastgoodError, UsageError
 from lastgood.family import Family, Offer
 from lastgood.location import Location
@@ -62,7 +62,7 @@ def _report(location: Location) -> dict[str, Any]:
         raise UsageError(f"names a generation, not a family: {location.uri}", hint="ask `lastgood inspect`")
     family = Family(location)
     if not family.exists():
-        raise UsageError(f"not a lastgood family: {location.family_uri}", hint="a URI is <root>/<family>")
+        raise UsageError(f"not a lastgood family: {location.family_uri}", hint=NEITHER)
     survey, offer = family.survey(), family.latest()
     state = "quarantined" if survey.quarantine else "ready" if offer.generation else "nothing to resume"
     return {

@@ -8,7 +8,7 @@ import click
 
 from lastgood.cli.evidence import keep_evidence
 from lastgood.cli.output import emit_json, json_option, progress_bar, say
-from lastgood.cli.settings import config_option, find_family
+from lastgood.cli.settings import NEITHER, config_option, find_family
 from lastgood.errors import FormatError, StoreError, UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
@@ -39,7 +39,7 @@ def verify_command(
     location, settings = find_family(what, config)
     family = Family(location, ignored=settings.ignored if settings else None)
     if not family.exists():
-        raise UsageError(f"not a lastgood family: {location.family_uri}")
+        raise UsageError(f"not a lastgood family: {location.family_uri}", hint=NEITHER)
     if repair:
         if location.generation is not None:
             raise UsageError(f"--repair mends a family's pointers: {what} names a generation")
