@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -43,6 +44,17 @@ def test_plain_loop_is_traced_with_one_call_a_step(tmp_path: Path) -> None:
     assert (first.loss, second.loss, second.grad_norm) == (0.5, NotFinite.NAN, 1.5)
     assert first.spans[0].end_ns == second.spans[0].begin_ns, "a step begins where the one before ended"
     assert second.spans[0].seconds >= 0.01
+
+
+def test_trace_says_in_which_environment_sums_are_made(tmp_path: Path) -> None:
+    """A restore that differs in the last bits must find in both traces why it may, without a word from the loop."""
+    run = Run.start(str(tmp_path / "f"), SoloGroup(), allow_fresh=True)
+    RunTrace.of(run, settings={"strategy": "single"}).close()
+    run.close()
+    started = TraceReader(tmp_path / "f").started(1, 0)
+    assert started is not None
+    assert started.settings["python"] == platform.python_version()
+    assert {"processor", "threads", "strategy"} <= started.settings.keys()
 
 
 def test_phase_travels_in_the_record_that_ends_it(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from lastgood import restore
 from lastgood.manifest import AbsentComponent, Component, ComponentPromise, Determinism, Manifest, SampleIds
-from lastgood.replica.trace import NotFinite, Started, Step
+from lastgood.replica.trace import Loaded, NotFinite, Started, Step
 from lastgood.restore.compare import Comparison, compare
 from lastgood.restore.control import CONTROL_CHECKS
 from lastgood.restore.evidence import Control, Evidence, ReplicaEnd, Request, read_rank
 from lastgood.testing.restore_damage import RESTORE_DAMAGE, RestoreDamage, RestoreTraces, healthy_restore
-from lastgood.verdict import CheckState, NoteReason, Outcome, Reason, Rung, Tier, Verdict, judge
+from lastgood.verdict import CheckState, Note, NoteReason, Outcome, Reason, Rung, Tier, Verdict, judge
 
 
 def request_for(manifest: Manifest, *, steps: int = 4, rung: Rung = Rung.FULL, world_size: int = 2) -> Request:
@@ -214,24 +214,66 @@ def test_whatever_a_replica_leaves_behind_is_judged_and_passes_only_when_whole(
     assert (outcome is Outcome.PASS) == whole
 
 
-def test_settings_that_differ_from_the_live_run_s_are_noted() -> None:
-    """Another number of threads orders sums otherwise; whoever reads of a divergence must see that first."""
-    traces = healthy_restore()
+def in_environment(traces: RestoreTraces, **settings: str) -> Evidence:
+    """The restore as a replica makes it that states these settings, beside a live run with two threads on a CPU."""
     ranks = {
         rank: tuple(
-            msgspec.structs.replace(record, settings={"threads": "1", "device": "cpu"})
-            if isinstance(record, Started)
-            else record
+            msgspec.structs.replace(record, settings=settings) if isinstance(record, Started) else record
             for record in records
         )
         for rank, records in traces.ranks.items()
     }
-    evidence = replace(
-        evidence_of(replace(traces, ranks=ranks)),
-        control=Control(steps=traces.control, settings={"threads": "2", "device": "cpu"}),
-    )
-    (note,) = compare(request_for(traces.manifest), evidence).notes
+    control = Control(steps=traces.control, settings={"threads": "2", "device": "cpu", "torch": "2.13.0"})
+    return replace(evidence_of(replace(traces, ranks=ranks)), control=control)
+
+
+def test_settings_that_differ_from_the_live_run_s_are_noted() -> None:
+    """Another number of threads orders sums otherwise; whoever reads of a divergence must see that first."""
+    traces = healthy_restore()
+    (note,) = compare(request_for(traces.manifest), in_environment(traces, threads="1", device="cpu")).notes
     assert note.message == "threads changed: the live run had 2, the replica 1"
+
+
+COMPUTED = ("the loss parts from the live run", "the weights part from the live run")
+
+
+@pytest.mark.parametrize("settings", [{"threads": "1"}, {"device": "another"}, {"torch": "9.9.9"}, {"python": "4.0"}])
+def test_what_kernels_computed_in_another_environment_is_noted_and_refuses_nothing(settings: dict[str, str]) -> None:
+    """A new release of torch rounds otherwise; a family quarantined for that could not be resumed anywhere."""
+    traces = healthy_restore()
+    for name in COMPUTED:
+        traces = next(one for one in RESTORE_DAMAGE if one.name == name).apply(traces)
+    verdict = verdict_of(compare(request_for(traces.manifest), in_environment(traces, **settings)))
+    assert verdict.outcome is Outcome.PASS
+    reasons = {note.reason for note in verdict.notes}
+    assert reasons == {NoteReason.ENVIRONMENT_CHANGED, NoteReason.DETERMINISM_NOT_PROMISED}
+
+
+def test_a_replica_s_own_word_counts_where_its_settings_do_not_say_it() -> None:
+    """A loop may compare the manifest's environment with its own and trace no settings at all; another lastgood alone
+    computes nothing.
+    """
+    traces = next(one for one in RESTORE_DAMAGE if one.name == COMPUTED[0]).apply(healthy_restore())
+    for offender, outcome in (("environment.image_digest", Outcome.PASS), ("environment.lastgood", Outcome.FAIL)):
+        note = Note(reason=NoteReason.ENVIRONMENT_CHANGED, message="changed", offender=offender)
+        ranks = {
+            rank: tuple(
+                msgspec.structs.replace(record, notes=(note,)) if isinstance(record, Loaded) else record
+                for record in records
+            )
+            for rank, records in traces.ranks.items()
+        }
+        assert verdict_of(compared(replace(traces, ranks=ranks))).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    "damage", [one for one in RESTORE_DAMAGE if one.name not in COMPUTED], ids=lambda damage: damage.name
+)
+def test_another_environment_excuses_nothing_else(damage: RestoreDamage) -> None:
+    """Ids, draws, rates, counters and what was just loaded are the same everywhere; a fault of theirs stays one."""
+    traces = damage.apply(healthy_restore())
+    verdict = verdict_of(compare(request_for(traces.manifest), in_environment(traces, threads="1")))
+    assert {finding.reason for finding in verdict.findings} == {damage.reason}
 
 
 @pytest.mark.parametrize(("factor", "outcome"), [(1.005, Outcome.PASS), (1.05, Outcome.FAIL)])

@@ -14,6 +14,9 @@ their writing to `trace`. Rule: a step begins where the record before it ended, 
 from __future__ import annotations
 
 import os
+import platform
+import re
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -43,7 +46,7 @@ from lastgood.replica.trace import TraceWriter
 from lastgood.run import ResumedGeneration, Run
 from lastgood.verdict import Finding, Note
 
-__all__ = ["RunTrace"]
+__all__ = ["RunTrace", "computing_environment"]
 
 
 class RunTrace:
@@ -54,7 +57,7 @@ class RunTrace:
         incarnation: Of the run.
         rank: Of this process.
         world_size: Number of ranks.
-        settings: What decides determinism and is worth reading.
+        settings: What decides determinism and is worth reading; `computing_environment` is told in any case.
         timeline: Spans of what happened before.
         lag_steps: See `Started`; only with `step_later`.
 
@@ -87,7 +90,7 @@ class RunTrace:
                 pid=os.getpid(),
                 host=host_name(),
                 lag_steps=lag_steps,
-                settings=dict(settings or {}),
+                settings={**computing_environment(), **(settings or {})},
             )
         )
         self._ended_ns = time.monotonic_ns()
@@ -228,3 +231,24 @@ class RunTrace:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def computing_environment() -> dict[str, str]:
+    """What decides the last bits of this process's sums; of torch only where the loop has loaded it."""
+    told = {"python": platform.python_version(), "processor": _processor()}
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {**told, "threads": os.environ.get("OMP_NUM_THREADS", "")}
+    told |= {"torch": str(torch.__version__), "threads": str(torch.get_num_threads()), "device": "cpu"}
+    if torch.cuda.is_initialized():
+        told |= {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+    return told
+
+
+def _processor() -> str:
+    """Libraries choose their kernels by the processor's model; the architecture where the kernel tells no model."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()

@@ -2,14 +2,17 @@
 
 Decides which values of two steps are compared, and how closely. Rules: the tolerance is the manifest's promise, fixed
 before either run made the step; positions and ids are equal or not; sums are as close as the weakest component that
-enters them promises; where the live trace ends, the comparison is not run and is named. The first place where two runs
-part is what matters, so one item is reported once, at its first step. Source: DESIGN.md §6.2.
+enters them promises; where the live trace ends, the comparison is not run and is named; in another environment than the
+live run's, what kernels computed is noted and refuses nothing, for other sums are not the checkpoint's fault. The first
+place where two runs part is what matters, so one item is reported once, at its first step. Source: DESIGN.md §5, §6.2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from lastgood.manifest import Component, Determinism, Manifest
 from lastgood.replica.trace import Step
@@ -33,6 +36,8 @@ class _Comparison(NamedTuple):
     values: Callable[[Step], Values]
     first: int = 1
     """The first step after the load that is compared; 2 where the step before decides the value."""
+    is_computed: bool = False
+    """Whether kernels computed it: another device, thread count or release of torch may order its sums otherwise."""
 
 
 def _of(component: Component) -> Callable[[Manifest], Promise]:
@@ -80,16 +85,20 @@ _COMPARISONS: Mapping[str, _Comparison] = {
         lambda step: dict(step.optimizer_steps),
     ),
     "control_loss": _Comparison(
-        "loss", Reason.TRACE_DIVERGED, lambda manifest: weakest(manifest), lambda step: {"value": step.loss}
+        "loss",
+        Reason.TRACE_DIVERGED,
+        lambda manifest: weakest(manifest),
+        lambda step: {"value": step.loss},
+        is_computed=True,
     ),
     "control_gradient_norm": _Comparison(
-        "gradient norm", Reason.TRACE_DIVERGED, lambda manifest: weakest(manifest), _norm
+        "gradient norm", Reason.TRACE_DIVERGED, lambda manifest: weakest(manifest), _norm, is_computed=True
     ),
     "control_scalars": _Comparison(
         Component.SCALER, Reason.TRACE_DIVERGED, _of(Component.SCALER), lambda step: dict(step.scalars)
     ),
     "control_digests": _Comparison(
-        "digests", Reason.TRACE_DIVERGED, _exact_or_nothing, lambda step: dict(step.digests)
+        "digests", Reason.TRACE_DIVERGED, _exact_or_nothing, lambda step: dict(step.digests), is_computed=True
     ),
 }
 
@@ -101,11 +110,15 @@ def control_checks(request: Request, evidence: Evidence) -> tuple[list[Check], l
     """Compare every smoke step with the live run's own, as far as that goes."""
     checks: list[Check] = []
     notes: dict[Note, None] = {}
+    changed = {note.offender.rpartition(".")[2]: note for note in _environment_notes(request.manifest, evidence)}
     for name, comparison in _COMPARISONS.items():
-        check, said = _compare(request, evidence, name, comparison)
+        promise = comparison.promise(request.manifest)
+        if comparison.is_computed and changed:
+            promise = Promise(determinism=Determinism.NONE, reason=f"the environment changed: {', '.join(changed)}")
+        check, said = _compare(request, evidence, name, comparison, promise)
         checks.append(check)
         notes.update(dict.fromkeys(said))
-    notes.update(dict.fromkeys(_settings_notes(evidence)))
+    notes.update(dict.fromkeys(changed.values()))
     live = {number for steps in evidence.control.steps.values() for number in steps}
     ended = [number for number in request.smoke_steps if number not in live]
     if ended:
@@ -120,12 +133,11 @@ def control_checks(request: Request, evidence: Evidence) -> tuple[list[Check], l
 
 
 def _compare(
-    request: Request, evidence: Evidence, name: str, comparison: _Comparison
+    request: Request, evidence: Evidence, name: str, comparison: _Comparison, promise: Promise
 ) -> tuple[Check, tuple[Note, ...]]:
     if request.rung is Rung.TOPOLOGY_CHANGE:
         return not_run(name, "the live run had another world size"), ()
     comparing = Comparing(name, comparison.component, subject(request.manifest))
-    promise = comparison.promise(request.manifest)
     parted: set[tuple[int, str]] = set()
     compared: set[int] = set()
     for rank, live, own in _pairs(request, evidence, comparison.first):
@@ -165,12 +177,18 @@ def _nothing(request: Request, evidence: Evidence, comparison: _Comparison) -> s
     return f"the steps hold no {comparison.component} to compare"
 
 
-def _settings_notes(evidence: Evidence) -> Iterator[Note]:
-    """Settings that decide determinism and were others in the live run: where to look first when the two part."""
+def _environment_notes(manifest: Manifest, evidence: Evidence) -> Iterator[Note]:
+    """What decides determinism and was another in the live run: where to look first when the two part."""
     started = next((trace.started for trace in evidence.ranks.values() if trace.started), None)
-    settings = started.settings if started else {}
-    for name in sorted(evidence.control.settings.keys() & settings.keys()):
-        live, own = evidence.control.settings[name], settings[name]
-        if live != own:
-            message = f"{name} changed: the live run had {live}, the replica {own}"
+    own = started.settings if started else {}
+    saved = msgspec.structs.asdict(manifest.job.environment)
+    live = {**{name: value for name, value in saved.items() if value is not None}, **evidence.control.settings}
+    for name in sorted(live.keys() & own.keys()):
+        if live[name] != own[name]:
+            message = f"{name} changed: the live run had {live[name][:80]}, the replica {own[name][:80]}"
             yield Note(reason=NoteReason.ENVIRONMENT_CHANGED, message=message, offender=f"settings.{name}")
+    for trace in evidence.ranks.values():
+        for note in trace.loaded.notes if trace.loaded is not None else ():
+            # The replica's own word; another release of lastgood computes nothing.
+            if note.reason is NoteReason.ENVIRONMENT_CHANGED and note.offender != "environment.lastgood":
+                yield note

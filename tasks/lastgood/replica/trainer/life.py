@@ -26,7 +26,7 @@ from lastgood.replica.events import Phase, StopReason, Timeline, process_started
 from lastgood.replica.trainer.build import build
 from lastgood.replica.trainer.faults import fault_from_environ
 from lastgood.replica.trainer.loop import Loop
-from lastgood.replica.trainer.parallel import World, computing_environment, join
+from lastgood.replica.trainer.parallel import World, join
 from lastgood.replica.trainer.report import Reporter
 from lastgood.replica.trainer.settings import Settings, parse_settings
 from lastgood.run import Run
@@ -105,11 +105,7 @@ def _start(settings: Settings, environ: Mapping[str, str], world: World, reporte
     end_ns = time.monotonic_ns()
     if settings.trace:
         family = run.location.store.local_directory(run.location.keys.family)
-        told = {
-            "strategy": settings.strategy.value,
-            "stock_ddp": str(settings.stock_ddp),
-            **computing_environment(world),
-        }
+        told = {"strategy": settings.strategy.value, "stock_ddp": str(settings.stock_ddp)}
         reporter.started(family, run.incarnation, world, told)
     reporter.timeline.add(Phase.DISCOVER, begin_ns, end_ns)
     reporter.discovered(run.resumed)

@@ -8,7 +8,6 @@ parameters are searched for. `description` says what that does to the promise.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -114,12 +113,3 @@ def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"{name} is not a whole number: found {text!r}")
     return int(text)
-
-
-def computing_environment(world: World) -> dict[str, str]:
-    """What decides determinism, for the trace."""
-    return {
-        "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
-        "threads": str(torch.get_num_threads()),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
-    }
