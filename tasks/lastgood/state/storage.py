@@ -8,7 +8,9 @@ Source: torch.distributed.checkpoint planner documentation; ADR 0005.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +31,8 @@ __all__ = ["INDEX_KEY", "Chunk", "HostMemory", "ShardCapture", "ShardIndex", "Te
 
 INDEX_KEY = "lastgood"
 """The key of the index in a file's safetensors `__metadata__`."""
+
+_COPYING_THREADS = 4  # a few saturate the memory of most machines; the ranks of a node copy at the same time
 
 _Extent = Annotated[int, Meta(ge=0, le=2**62)]
 
@@ -81,12 +85,27 @@ class HostMemory:
     def __init__(self) -> None:
         self._free: dict[str, torch.Tensor] = {}
 
-    def copy(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A private copy of `tensor` in host memory, pinned when it comes from a device."""
+    def copy(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+        """Private copies in host memory, pinned where they come from a device; training waits for this."""
+        copies = [(key, self._buffer(key, tensor)) for key, tensor in tensors]
+        pairs = [(buffer, tensor) for (_, buffer), (_, tensor) in zip(copies, tensors, strict=True)]
+        on_host = [pair for pair in pairs if pair[1].device.type == "cpu"]
+        for buffer, tensor in pairs:
+            if tensor.device.type != "cpu":
+                # On this thread's stream, after the kernels that are still changing the tensor.
+                buffer.copy_(tensor, non_blocking=tensor.device.type == "cuda")
+        threads = min(_COPYING_THREADS, len(os.sched_getaffinity(0)))
+        with ThreadPoolExecutor(max_workers=threads) as pool:
+            # torch copies without the interpreter's lock.
+            list(pool.map(_copy_each, (on_host[start::threads] for start in range(threads))))
+        if any(buffer.is_pinned() for _, buffer in copies):
+            torch.cuda.synchronize()
+        return copies
+
+    def _buffer(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
         buffer = self._free.pop(key, None)
         if buffer is None or buffer.dtype != tensor.dtype or buffer.shape != tensor.shape:
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
-        buffer.copy_(tensor, non_blocking=tensor.device.type == "cuda")
+            return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
         return buffer
 
     def give_back(self, buffers: Mapping[str, torch.Tensor]) -> None:
@@ -182,12 +201,11 @@ def capture_tensors(
         found.setdefault(item.index.fqn, []).append(chunk)
         tensor = planner.resolve_data(item)
         assert isinstance(tensor, torch.Tensor), "only tensors are planned"
-        held = tensor.detach()
-        entries.append((chunk.entry, held if memory is None else memory.copy(chunk.entry, held)))
+        entries.append((chunk.entry, tensor.detach()))
     # The widest elements first, so that every entry is aligned to its own size, as safetensors' own writer does.
     entries.sort(key=lambda entry: (-entry[1].element_size(), entry[0]))
-    if memory is not None and any(tensor.is_pinned() for _, tensor in entries):
-        torch.cuda.synchronize()
+    if memory is not None:
+        entries = memory.copy(entries)
     index = ShardIndex(
         version=1,
         component=component,
@@ -216,6 +234,11 @@ def _lowest_only(offered: list[tuple[SavePlan, frozenset[str]]]) -> list[SavePla
         taken.update(unsynchronised)
         plans.append(replace(plan, items=items))
     return plans
+
+
+def _copy_each(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for buffer, tensor in pairs:
+        buffer.copy_(tensor)
 
 
 def _chunk(key: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Chunk:
