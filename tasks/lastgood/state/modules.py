@@ -213,9 +213,17 @@ class OptimizerPart:
                 yield invalid(place, f"no saved group holds exactly its {len(matches)} parameters")
             elif matches and matches[0] is not None:
                 yield from _check_group(group, matches[0], place)
+        # Without state of its own yet, a group shows in no tensor's key.
+        resting = (
+            set(self._names.values()).intersection(by_name).difference(*(group["params"] for group in self.groups))
+        )
+        if resting:
+            fact = f"the checkpoint trains {len(resting)} parameters that the run does not: {min(resting)}"
+            yield invalid(f"{self.name}.group", fact)
         numbers = {key: value for one in saved.values() for key, value in one["scalars"].items()}
         yield from _check_numbers({**numbers, **{key: value.item() for key, value in scalars.items()}}, self.name)
-        yield from _check_uniform(by_name, {*keys, *numbers}, self.name)
+        dimensions = {name: parameter.ndim for parameter, name in self._names.items()}
+        yield from _check_uniform(by_name, {*keys, *numbers}, dimensions, self.name)
 
     def load(self, objects: Mapping[int, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         self._created = []
@@ -347,15 +355,23 @@ def _check_numbers(numbers: Mapping[str, Any], name: str) -> Iterator[Finding]:
             yield invalid(f"{name}.{key}", f"expected a count of completed updates, found {number}")
 
 
-def _check_uniform(groups: Mapping[str, Mapping[str, Any]], keys: Collection[str], name: str) -> Iterator[Finding]:
-    """Within a group every parameter that was ever updated has the same kinds of state; a lost moment breaks that."""
+def _check_uniform(
+    groups: Mapping[str, Mapping[str, Any]], keys: Collection[str], dimensions: Mapping[str, int], name: str
+) -> Iterator[Finding]:
+    """Within a group all parameters of as many dimensions that were ever updated have the same kinds of state.
+
+    A lost moment breaks that. Matrices may lawfully have other state than vectors: Adafactor factors theirs.
+    """
     kinds: dict[str, set[str]] = {}
     for key in keys:
         entry, _, parameter = key.partition(_SEPARATOR)
         kinds.setdefault(parameter, set()).add(entry)
-    for parameter, group in groups.items():
-        expected = set[str]().union(*(kinds.get(other, set()) for other in group["params"]))
-        for entry in sorted(expected - kinds[parameter]) if parameter in kinds else ():
+    known = {one: (id(group), dimensions[one]) for one, group in groups.items() if one in dimensions}
+    expected: dict[tuple[int, int], set[str]] = {}
+    for parameter, kin in known.items():
+        expected.setdefault(kin, set()).update(kinds.get(parameter, ()))
+    for parameter, kin in known.items():
+        for entry in sorted(expected[kin] - kinds[parameter]) if parameter in kinds else ():
             key = f"{name}.{entry}{_SEPARATOR}{parameter}"
             message = f"key missing: {key}: other parameters of its group have it"
             yield Finding(reason=Reason.KEY_MISSING, message=message, offender=key)
