@@ -49,12 +49,15 @@ def test_a_value_comes_back_with_its_types(value: Any) -> None:
         torch.empty(0, 3),
         numpy.arange(4, dtype=numpy.uint32),
         numpy.float64(0.1),
+        numpy.float32(0.1),
+        numpy.int64(3),
     ],
     ids=repr,
 )
 def test_what_schedulers_and_generators_hold_comes_back(value: Any) -> None:
-    """MultiStepLR holds a Counter, NumPy arrays, torch a tensor of a rate."""
+    """MultiStepLR holds a Counter, NumPy arrays, torch a tensor of a rate, a schedule of NumPy a NumPy number."""
     assert codec.same(through_json(value), value)
+    assert list(codec.differences({"held": value}, {"held": through_json(value)})) == []
 
 
 @pytest.mark.parametrize(

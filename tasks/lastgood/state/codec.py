@@ -1,7 +1,7 @@
 """State values as plain JSON and back, exactly; and how one state differs from the shape of another.
 
 Decides which values may be stored in a document: what JSON has, plus tuples, big and non-finite numbers, bytes, integer
-keys, counters and small tensors or arrays. Anything else is refused by its place; nothing is ever pickled.
+keys, counters, NumPy numbers, small tensors or arrays. Anything else is refused by place; nothing is ever pickled.
 Laws: `decode(encode(x)) == x`, types included; `encode` has one spelling for one value.
 """
 
@@ -67,7 +67,7 @@ def _encode_scalar(value: int | float | bytes) -> Any:
 
 
 def _encode_array(value: torch.Tensor | numpy.ndarray[Any, Any] | numpy.generic, place: str) -> Any:
-    tag = "tensor" if isinstance(value, torch.Tensor) else "array"
+    tag = "tensor" if isinstance(value, torch.Tensor) else "array" if isinstance(value, numpy.ndarray) else "number"
     tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(numpy.array(value, copy=True))
     tensor = tensor.detach().cpu().contiguous()
     if tensor.numel() * tensor.element_size() > MAXIMUM_INLINE_BYTES:
@@ -139,6 +139,7 @@ _DECODERS: dict[str, Callable[[dict[str, Any], str], Any]] = {
     "bytes": lambda value, _: base64.b64decode(value["base64"], validate=True),
     "tensor": _decode_tensor,
     "array": lambda value, place: _decode_tensor(value, place).numpy(),
+    "number": lambda value, place: _decode_tensor(value, place).numpy()[()],
     "tuple": lambda value, place: tuple(decode(value["items"], place)),
     "deque": lambda value, place: deque(decode(value["items"], place)),
     "dict": lambda value, place: dict(decode(value["items"], place)),
