@@ -46,9 +46,10 @@ def test_strided_scalar_and_empty_tensors_are_marked_in_place() -> None:
     assert not survivors(torch.zeros(0), mark(torch.zeros(0)))
 
 
-def test_bytes_that_equal_the_sentinel_are_lawful() -> None:
-    """Quantised weights may hold any byte at any place, though hardly three times at these."""
-    tensor = torch.zeros(9, dtype=torch.uint8)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.float8_e4m3fn])
+def test_values_that_equal_the_sentinel_are_lawful(dtype: torch.dtype) -> None:
+    """Quantised weights may hold any value at any place, though hardly three times at these."""
+    tensor = torch.zeros(9).to(dtype)
     positions = mark(tensor)
-    tensor[0] = 1
+    tensor[0] = torch.ones(()).to(dtype)
     assert not survivors(tensor, positions)

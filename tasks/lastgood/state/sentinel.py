@@ -41,7 +41,8 @@ def mark(tensor: torch.Tensor) -> list[int]:
 def survivors(tensor: torch.Tensor, positions: list[int]) -> bool:
     """Whether the mark is still there.
 
-    An element of one byte (but bool) may lawfully equal its sentinel, so there all three positions must.
+    An element of one byte (but bool) or a short integer may lawfully equal its sentinel, so there all three positions
+    must.
     """
     if not positions:
         return False
@@ -49,7 +50,7 @@ def survivors(tensor: torch.Tensor, positions: list[int]) -> bool:
         equal = _flat(tensor)[positions] == _pattern(tensor)
     else:
         equal = (_integers(tensor)[_indices(tensor, positions)] == _pattern(tensor)).cpu().numpy()
-    if tensor.dtype.itemsize == 1 and tensor.dtype is not torch.bool:
+    if tensor.dtype.itemsize <= 2 and tensor.dtype not in (torch.bool, *_PATTERNS):
         return len(positions) == 3 and bool(equal.all())
     return bool(equal.any())
 
