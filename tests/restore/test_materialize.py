@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import msgspec
@@ -50,7 +51,7 @@ def test_an_ordinary_start_in_the_copy_resumes_this_very_generation(tmp_path: Pa
     """Old or new, kept or cut off by a later life: what is copied is what the replica must find."""
     built = lives(tmp_path)
     generation = built.generations[index]
-    with open_scratch(location_of(built, generation), None, keep=False) as scratch:
+    with open_scratch(location_of(built, generation), None, keep=False, purpose="restore") as scratch:
         copy = make_copy(location_of(built, generation), scratch)
         assert copy.manifest is not None
         assert start_in(copy) == generation
@@ -61,7 +62,7 @@ def test_the_copy_holds_the_same_bytes_and_nothing_else(tmp_path: Path) -> None:
     built = lives(tmp_path)
     generation = built.generations[2]
     location = location_of(built, generation)
-    with open_scratch(location, None, keep=False) as scratch:
+    with open_scratch(location, None, keep=False, purpose="restore") as scratch:
         copy = make_copy(location, scratch)
         assert copy.manifest is not None
         keys = built.keys
@@ -73,6 +74,18 @@ def test_the_copy_holds_the_same_bytes_and_nothing_else(tmp_path: Path) -> None:
             assert (scratch.root / name).read_bytes() == (tmp_path / name).read_bytes()
         assert scratch.directory.stat().st_mode & 0o777 == 0o700
     assert not scratch.directory.exists()
+
+
+def test_a_long_scratch_leaves_the_replica_a_short_home(tmp_path: Path) -> None:
+    """Loader workers bind sockets in it, and the kernel takes 108 bytes of path: no checkpoint may fail for that."""
+    built = build_family(tmp_path, "fam", steps=(10,))
+    parent = tmp_path / ("deep" * 20) / ("deeper" * 20)
+    parent.mkdir(parents=True)
+    with open_scratch(location_of(built, built.newest), parent, keep=False, purpose="restore") as scratch:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(scratch.home / "listener-0123456789"))
+        home = scratch.home
+    assert not home.exists()
 
 
 def test_a_foreign_generation_is_copied_where_its_own_name_leads(tmp_path: Path) -> None:
@@ -87,7 +100,7 @@ def test_a_foreign_generation_is_copied_where_its_own_name_leads(tmp_path: Path)
     (tmp_path / keys.manifest(foreign)).write_bytes(data)
     (tmp_path / keys.commit(foreign)).write_bytes(documents.canonical_bytes(marker))
     location = location_of(built, foreign)
-    with open_scratch(location, None, keep=False) as scratch:
+    with open_scratch(location, None, keep=False, purpose="restore") as scratch:
         copy = make_copy(location, scratch)
         assert copy.manifest is not None
         assert (scratch.root / "fam" / "checkpoint-10" / "scheduler.json").is_file()
@@ -119,7 +132,7 @@ def test_every_fault_of_the_generation_is_refused_by_the_copy_as_tier_1_names_it
     expected = {
         finding.reason for check in verified.checks if check.name not in IN_THE_FAMILY for finding in check.findings
     }
-    with open_scratch(location, None, keep=False) as scratch:
+    with open_scratch(location, None, keep=False, purpose="restore") as scratch:
         copy = make_copy(location, scratch)
         assert {finding.reason for check in copy.checks for finding in check.findings} == expected
         assert (copy.manifest is None) == bool(expected)
@@ -130,7 +143,7 @@ def test_progress_is_told_and_every_check_is_reported(tmp_path: Path) -> None:
     built = build_family(tmp_path, "fam", steps=(10,), recipe=Recipe(world_size=4))
     told: list[int] = []
     location = location_of(built, built.newest)
-    with open_scratch(location, None, keep=False) as scratch:
+    with open_scratch(location, None, keep=False, purpose="restore") as scratch:
         copy = make_copy(location, scratch, progress=told.append)
         assert copy.manifest is not None
         assert told == sorted(told)
@@ -147,7 +160,7 @@ def test_a_store_that_cannot_be_read_leaves_the_copy_undecided(tmp_path: Path, m
 
     monkeypatch.setattr(LocalStore, "fetch", refuse)
     location = location_of(built, built.newest)
-    with open_scratch(location, None, keep=False) as scratch:
+    with open_scratch(location, None, keep=False, purpose="restore") as scratch:
         copy = make_copy(location, scratch)
     digests = next(check for check in copy.checks if check.name == "digests")
     assert digests.state is CheckState.INCONCLUSIVE
@@ -159,7 +172,7 @@ def test_the_copy_is_offered_alone_even_from_a_quarantined_family(tmp_path: Path
     built = build_family(tmp_path, "fam", steps=(10, 20))
     Family(location_of(built, built.newest)).quarantine(reason="a bad batch of disks", generation=built.newest)
     location = location_of(built, built.newest)
-    with open_scratch(location, None, keep=False) as scratch:
+    with open_scratch(location, None, keep=False, purpose="restore") as scratch:
         copy = make_copy(location, scratch)
         choice = perform(copy.location.store, choose(copy.location.keys))
         assert choice.generation == built.newest

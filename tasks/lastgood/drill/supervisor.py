@@ -8,12 +8,8 @@ goes wrong before the kill says nothing about recovery and is inconclusive. Reco
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -33,8 +29,8 @@ from lastgood.markers import Claim
 from lastgood.protocol import choose, perform
 from lastgood.records import Measurements
 from lastgood.replica.contract import ReplicaEnvironment
-from lastgood.replica.processes import ProcessIdentity, replica_home
-from lastgood.restore.materialize import Scratch, make_copy
+from lastgood.replica.processes import ProcessIdentity
+from lastgood.restore.materialize import Scratch, make_copy, open_scratch
 from lastgood.restore.supervisor import without_secrets
 from lastgood.stores import LocalStore
 from lastgood.stores.port import Progress
@@ -118,7 +114,7 @@ def drill(
     name = location.keys.family if location is not None else FRESH_FAMILY
     generation = location.generation if location is not None else None
     subject = f"{name}/{generation}" if generation is not None else name
-    with _open_scratch(location, scratch, keep=keep) as place:
+    with open_scratch(location, scratch, keep=keep, purpose="drill") as place:
         home = Location(store=LocalStore(place.root), keys=FamilyKeys(name), generation=None)
         with _launcher(settings, home, place, generation.step if generation is not None else 0) as launcher:
             checks: tuple[Check, ...] = ()
@@ -378,26 +374,3 @@ def _measurements(observed: Observed, seconds: float) -> Measurements:
         rto_seconds=recovery.rto_seconds,
         phases={**phases, "unaccounted": recovery.unaccounted_ns / 1e9},
     )
-
-
-@contextmanager
-def _open_scratch(location: Location | None, parent: Path | None, *, keep: bool) -> Iterator[Scratch]:
-    """A directory of our own for one drill, removed afterwards unless it is to be kept."""
-    parent = (parent or Path(tempfile.gettempdir())).absolute()
-    if location is not None:
-        family = location.store.local_directory(location.keys.family).absolute()
-        if parent.is_relative_to(family):
-            raise UsageError(f"scratch directory lies inside the family that is drilled: {parent}")
-    try:
-        directory = Path(tempfile.mkdtemp(prefix="lastgood-drill-", dir=parent))
-    except OSError as error:
-        reason = os.strerror(error.errno or 0).lower()
-        raise UsageError(f"scratch directory cannot be made: in {parent}: {reason}") from error
-    try:
-        root, log = directory / "root", directory / "launch-1.log"
-        root.mkdir()
-        with replica_home(directory) as home:
-            yield Scratch(directory=directory, root=root, home=home, log=log)
-    finally:
-        if not keep:
-            shutil.rmtree(directory, ignore_errors=True)

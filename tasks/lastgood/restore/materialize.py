@@ -27,6 +27,7 @@ from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.location import Location
 from lastgood.manifest import Manifest, parse_manifest
 from lastgood.markers import Claim, Commit, ResumeRecord
+from lastgood.replica.processes import replica_home
 from lastgood.stores import LocalStore
 from lastgood.stores.port import Hashed, Progress, Store
 from lastgood.verdict import Check, CheckState, Note
@@ -94,33 +95,33 @@ class Copy:
 
 
 @contextmanager
-def open_scratch(location: Location, parent: Path | None, *, keep: bool) -> Iterator[Scratch]:
+def open_scratch(location: Location | None, parent: Path | None, *, keep: bool, purpose: str) -> Iterator[Scratch]:
     """Make a scratch directory, and remove it afterwards unless it is to be kept.
 
     Args:
-        location: What will be restored; the scratch must not lie inside that family.
+        location: What will be restored or drilled, if anything; the scratch must not lie inside that family.
         parent: Where to make it; None for the system's temporary directory.
         keep: Leave it for whoever wants to look.
+        purpose: A word for its name.
 
     Raises:
         UsageError: The parent is not a directory that we may write to, or lies inside the family.
     """
     parent = (parent or Path(tempfile.gettempdir())).resolve()
-    family = location.store.local_directory(location.keys.family).resolve()
-    if parent == family.parent or parent.is_relative_to(family):
-        raise UsageError(f"scratch directory lies among what is restored: {parent}: production is only read")
+    if location is not None:
+        family = location.store.local_directory(location.keys.family).resolve()
+        if parent == family.parent or parent.is_relative_to(family):
+            raise UsageError(f"scratch directory lies among what is restored: {parent}: production is only read")
     try:
-        directory = Path(tempfile.mkdtemp(prefix="lastgood-restore-", dir=parent))
+        directory = Path(tempfile.mkdtemp(prefix=f"lastgood-{purpose}-", dir=parent))
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise UsageError(f"scratch directory cannot be made: in {parent}: {reason}") from error
-    scratch = Scratch(
-        directory=directory, root=directory / "root", home=directory / "home", log=directory / "replica.log"
-    )
     try:
-        scratch.root.mkdir()
-        scratch.home.mkdir()
-        yield scratch
+        root = directory / "root"
+        root.mkdir()
+        with replica_home(directory) as home:
+            yield Scratch(directory=directory, root=root, home=home, log=directory / "replica.log")
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)

@@ -102,7 +102,7 @@ def restore(
     deadline = timedelta(seconds=settings.restore_timeout_seconds) if timeout is None else timeout
     # Before anything is copied: a terabyte read for a mistyped command would be a poor answer.
     find_program(settings.command, {**os.environ, **settings.environment}, Path(settings.directory))
-    with open_scratch(location, scratch, keep=keep) as place:
+    with open_scratch(location, scratch, keep=keep, purpose="restore") as place:
         copy = make_copy(location, place, progress=progress)
         request, evidence = None, None
         if copy.manifest is not None:
