@@ -342,6 +342,28 @@ def test_a_component_absent_on_purpose_is_not_asked_for() -> None:
     assert verdict_of(comparison).outcome is Outcome.PASS
 
 
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        ("the update used another rate than the one restored", set()),
+        ("the rate leaves the schedule after one step", {Reason.LEARNING_RATE_DIVERGED}),
+    ],
+)
+def test_a_loop_that_sets_its_rates_itself_is_held_to_the_live_run_alone(name: str, reasons: set[Reason]) -> None:
+    """Many loops have no scheduler and compute the rate at the head of each step: what the groups held at the save was
+    the last step's, and a restore that demanded it of the next would refuse them all.
+    """
+    traces = next(one for one in RESTORE_DAMAGE if one.name == name).apply(healthy_restore())
+    reason = "the loop computes its rate from the step"
+    job = msgspec.structs.replace(
+        traces.manifest.job,
+        promises=tuple(one for one in traces.manifest.job.promises if one.component is not Component.SCHEDULER),
+        absent=(AbsentComponent(component=Component.SCHEDULER, reason=reason),),
+    )
+    manual = replace(traces, manifest=msgspec.structs.replace(traces.manifest, job=job))
+    assert {finding.reason for finding in verdict_of(compared(manual)).findings} == reasons
+
+
 def unpeekable(traces: RestoreTraces) -> RestoreTraces:
     manifest = traces.manifest
     assert manifest.expectations is not None
