@@ -10,6 +10,7 @@ the same step, and the launcher that restarts them waits for this very exit.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -115,6 +116,9 @@ def _start(settings: Settings, environ: Mapping[str, str], world: World, reporte
 def _prepare(settings: Settings) -> None:
     # torchdata 0.11 calls a function that torch 2.13 deprecates; may go with the release that does not.
     warnings.filterwarnings("ignore", category=UserWarning, module="torchdata")
+    # cuBLAS sums in one order only with a workspace of its own, and torch refuses to multiply without.
+    # Source: cuBLAS documentation, "Results Reproducibility".
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     if settings.threads:
         torch.set_num_threads(settings.threads)
