@@ -14,6 +14,7 @@ import torch
 from lastgood.errors import RegistrationError
 from lastgood.state import RankIdentity, codec
 from lastgood.state.rng import (
+    CudaStream,
     NumpyGlobalStream,
     PythonStream,
     Stream,
@@ -179,6 +180,20 @@ def test_unknown_generators_cannot_be_registered() -> None:
 def test_the_standard_streams_are_always_there() -> None:
     """Any library may draw from them, so no run may leave them out."""
     assert {"python", "numpy", "torch.cpu"} <= standard_streams().keys()
+
+
+def test_another_ranks_device_is_observed_and_not_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw makes a context: eight ranks on eight devices would lose gigabytes of each to the first save."""
+    far = torch.Generator()
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "default_generators", (torch.Generator(), far), raising=False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    near, stream = CudaStream(0).peek(), CudaStream(1)
+    monkeypatch.setattr(torch, "randint", lambda *_, **__: pytest.fail("drew on another rank's device"))
+    before = stream.peek()
+    assert stream.peek() == before != near
+    far.manual_seed(9)
+    assert stream.peek() != before
 
 
 @pytest.mark.gpu

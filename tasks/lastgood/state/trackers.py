@@ -6,16 +6,14 @@ tracker's states live on devices and cannot be drawn from apart, so its "draws" 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from blake3 import blake3
 
 from lastgood.errors import RegistrationError, UsageError
 from lastgood.state import codec
-from lastgood.state.rng import check_torch_state
-from lastgood.state.tensorfile import tensor_bytes
+from lastgood.state.rng import check_torch_state, digest_words
 
 __all__ = ["DTensorTracker", "MegatronTracker"]
 
@@ -60,7 +58,7 @@ class MegatronTracker:
             yield from check_torch_state(live[name], state, f"tracker.{name}")
 
     def peek(self) -> tuple[int | float, ...]:
-        return _digest_words(self.save())
+        return digest_words(self.save())
 
     def reseed(self, seed: int) -> None:
         raise UsageError(
@@ -106,7 +104,7 @@ class DTensorTracker:
                 yield f"tracker.{name}: offset out of range: {int(state[8:].view(torch.int64))}"
 
     def peek(self) -> tuple[int | float, ...]:
-        return _digest_words(self.save())
+        return digest_words(self.save())
 
     def reseed(self, seed: int) -> None:
         raise UsageError(
@@ -122,8 +120,3 @@ def _bytes_of(state: Any) -> torch.Tensor:
             f"tracker state not understood: expected uint8 bytes, found {type(tensor).__qualname__}"
         )
     return tensor.detach().cpu().clone()
-
-
-def _digest_words(states: Mapping[str, torch.Tensor]) -> tuple[int, ...]:
-    digest = blake3(b"".join(name.encode() + bytes(tensor_bytes(state)) for name, state in states.items())).digest()
-    return tuple(int.from_bytes(digest[start : start + 4], "little") for start in range(0, 16, 4))
