@@ -70,26 +70,30 @@ class CursorSampler(Sampler[int]):
 
     def order(self, epoch: int) -> list[int]:
         """The epoch's whole order of samples, before it is cut into batches."""
-        if not self.shuffle:
-            return list(range(self.length))
-        generator = torch.Generator()
-        generator.manual_seed(self.seed + epoch)
-        order: list[int] = torch.randperm(self.length, generator=generator).tolist()
+        order: list[int] = self._permutation(epoch).tolist()
         return order
 
     def rest(self, limit: int | None = None) -> list[int]:
         """This rank's indices from the cursor to the end of the epoch, or the first `limit` of them."""
         share = self.global_batch // self._identity.world_size
         first = self._identity.rank * share
-        order, indices = self.order(self.epoch), list[int]()
+        order, indices = self._permutation(self.epoch), list[int]()
         batch, offset = divmod(self.consumed, self.global_batch)
         offset //= self._identity.world_size  # a window in progress: every rank has taken as much of its share
         for start in range(batch * self.global_batch, self.epoch_samples, self.global_batch):
-            indices.extend(order[start + first + offset : start + first + share])
+            indices.extend(order[start + first + offset : start + first + share].tolist())
             offset = 0
             if limit is not None and len(indices) >= limit:
                 return indices[:limit]
         return indices
+
+    def _permutation(self, epoch: int) -> torch.Tensor:
+        """The order as int64 `[length]`, cpu: as Python's integers, a billion samples would take 36 GB at each peek."""
+        if not self.shuffle:
+            return torch.arange(self.length)
+        generator = torch.Generator()
+        generator.manual_seed(self.seed + epoch)
+        return torch.randperm(self.length, generator=generator)
 
     def peek(self, count: int) -> tuple[int, ...]:
         """The next sample ids of this rank, at most to the end of the epoch; the cursor stays."""

@@ -8,7 +8,7 @@ parameters are searched for. `description` says what that does to the promise.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from lastgood.errors import UsageError
 from lastgood.replica.trainer.model import ByteTransformer
 from lastgood.replica.trainer.settings import Settings, Strategy
 
-__all__ = ["World", "join", "local", "local_tensors", "share", "synchronise"]
+__all__ = ["World", "join", "local", "share", "synchronise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +101,6 @@ def local(tensor: Tensor) -> Tensor:
     """This rank's part of a distributed tensor, or the tensor."""
     part: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part.detach()
-
-
-def local_tensors(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """`local` of each."""
-    return map(local, tensors)
 
 
 def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
