@@ -32,7 +32,7 @@ from lastgood.manifest import (
 )
 from lastgood.verdict import Finding, Note, NoteReason, Reason
 
-__all__ = ["compare_jobs", "content_id", "current_environment", "describe_job"]
+__all__ = ["compare_jobs", "component_promises", "content_id", "current_environment", "describe_job"]
 
 # What a sum that is ordered otherwise reaches; positions, counters and streams stay exact.
 _NUMERIC = frozenset({Component.MODEL, Component.OPTIMIZER, Component.EMA, Component.SCALER})
@@ -118,16 +118,23 @@ def describe_job(
         tokenizer=tokenizer,
         dataset=dataset,
         purpose=Purpose.RESUMABLE,
-        promises=tuple(
-            ComponentPromise(component=component, determinism=Determinism.EXACT)
-            if inexact is None or component not in _NUMERIC
-            else ComponentPromise(
-                component=component, determinism=Determinism.TOLERANCE, tolerance=tolerance, reason=inexact
-            )
-            for component in saved
-        ),
+        promises=component_promises(saved, inexact=inexact, tolerance=tolerance),
         absent=tuple(AbsentComponent(component=component, reason=reason) for component, reason in reasons.items()),
         explained=tuple(explained),
+    )
+
+
+def component_promises(
+    saved: Collection[Component], *, inexact: str | None, tolerance: float
+) -> tuple[ComponentPromise, ...]:
+    """What is promised of each component that a save holds; see `describe_job`."""
+    return tuple(
+        ComponentPromise(component=component, determinism=Determinism.EXACT)
+        if inexact is None or component not in _NUMERIC
+        else ComponentPromise(
+            component=component, determinism=Determinism.TOLERANCE, tolerance=tolerance, reason=inexact
+        )
+        for component in saved
     )
 
 

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import torch
 
-from lastgood.job import content_id, current_environment
+from lastgood.job import component_promises, content_id, current_environment
 from lastgood.manifest import (
     AbsentComponent,
     Component,
-    ComponentPromise,
     Counter,
     CounterMeaning,
-    Determinism,
     ExplainedKey,
     Identity,
     JobDescription,
@@ -33,14 +31,11 @@ from lastgood.replica.trainer.build import Training
 from lastgood.replica.trainer.parallel import World
 from lastgood.replica.trainer.settings import Settings, Strategy
 
-__all__ = ["describe", "promises"]
+__all__ = ["describe"]
 
 TOLERANCE = 0.01
 """Largest relative difference of a loss or norm after a resume whose sums may be ordered otherwise; fixed in advance.
 Rounding differs by 1e-7 at the first such step and grows; over the few steps of a smoke run it stays far below this."""
-
-# What such a difference reaches. Positions, counters and streams stay exact.
-_NUMERIC = frozenset({Component.MODEL, Component.OPTIMIZER, Component.EMA, Component.SCALER})
 
 
 def describe(
@@ -86,23 +81,9 @@ def describe(
         tokenizer=Identity(name="utf-8-bytes", revision="1"),
         dataset=training.corpus.identity,
         purpose=Purpose.RESUMABLE,
-        promises=promises(settings, world, components),
+        promises=component_promises(components, inexact=_inexact(settings, world), tolerance=TOLERANCE),
         absent=absent,
         explained=explained,
-    )
-
-
-def promises(settings: Settings, world: World, components: Collection[Component]) -> tuple[ComponentPromise, ...]:
-    """What is promised of each component that a save holds."""
-    reason = _inexact(settings, world)
-    return tuple(
-        ComponentPromise(component=component, determinism=Determinism.EXACT)
-        if reason is None or component not in _NUMERIC
-        else ComponentPromise(
-            component=component, determinism=Determinism.TOLERANCE, tolerance=TOLERANCE, reason=reason
-        )
-        for component in Component
-        if component in components
     )
 
 
