@@ -447,12 +447,24 @@ def test_a_replica_that_blames_its_command_or_store_leaves_the_checkpoint_undeci
 
 
 def test_a_crash_before_any_trace_is_a_crash_and_shows_the_log() -> None:
-    """On verified bytes a crash counts against the checkpoint, and the last words of the replica say why."""
+    """Once they were asked for, a crash on verified bytes counts against them, and the replica's last words say why."""
     traces = replace(healthy_restore(), ranks={}, exit_status=1, log_tail="loading\nRuntimeError: no", saved=None)
     verdict = verdict_of(compared(traces))
     (finding,) = verdict.findings
     assert finding.reason is Reason.RESTORE_CRASHED
     assert "RuntimeError: no" in finding.message
+
+
+@pytest.mark.parametrize("status", [1, None])
+def test_a_replica_that_never_asked_for_a_checkpoint_says_nothing_about_it(status: int | None) -> None:
+    """A broken virtual environment ends every replica at its imports; that must not quarantine every family."""
+    traces = replace(healthy_restore(), ranks={}, exit_status=status, log_tail="No module named 'x'", saved=None)
+    evidence = replace(evidence_of(traces), has_asked=False)
+    verdict = verdict_of(compare(request_for(traces.manifest), evidence))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    ended = next(check for check in verdict.checks if check.name == "replica_ended")
+    assert "never asked" in ended.detail
+    assert "No module named 'x'" in ended.detail
 
 
 def test_a_full_scratch_disk_is_not_the_checkpoint_s_fault() -> None:

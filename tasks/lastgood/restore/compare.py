@@ -2,8 +2,9 @@
 
 Decides how the replica's end is read, which checks a rung requires, and that a check without evidence did not run.
 Leaves the state to `after_load`, the steps to `smoke`, the live run to `control`. Rules: a crash, a deadline or a
-restart on verified bytes is a fail; exit codes that mean usage or store trouble are not about the checkpoint, so they
-leave it undecided; a refusal or a failed save is reported once, by its own check. Source: DESIGN.md §7.
+restart on verified bytes is a fail, once the replica has asked for a checkpoint; what ends it before is not about one,
+nor are exit codes that mean usage or store trouble: they leave it undecided; a refusal or a failed save is reported
+once, by its own check. Source: DESIGN.md §7.
 """
 
 from __future__ import annotations
@@ -162,6 +163,8 @@ def _has_spoken_for_itself(request: Request, evidence: Evidence) -> bool:
 
 def _fault_of_others(evidence: Evidence) -> str | None:
     """Why the replica's end says nothing about the checkpoint, or None."""
+    if not evidence.has_asked and not evidence.ranks:
+        return "the replica never asked for a checkpoint"
     status = evidence.end.exit_status
     codes = {status} if status is not None else set()
     if status == 1:

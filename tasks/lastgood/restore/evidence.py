@@ -110,6 +110,7 @@ class Evidence:
         lives: How many incarnations the replica began; more than one means that something restarted it.
         control: What the live run did in the same steps.
         saved: Tier 1 of the generation that the replica published after its steps, or None.
+        has_asked: Whether the replica claimed an incarnation: before that it looks for no checkpoint.
         trouble: Why a trace could not be read, if one could not.
         starved: Why a failure may be ours and not the checkpoint's (the scratch disk is full), or None.
     """
@@ -119,6 +120,7 @@ class Evidence:
     lives: int = 1
     control: Control = field(default_factory=Control)
     saved: Verdict | None = None
+    has_asked: bool = True
     trouble: str | None = None
     starved: str | None = None
 

@@ -168,6 +168,7 @@ def _replay(
         lives=lives,
         control=read_control(location, request),
         saved=_verify_save(copy.location, request, ranks),
+        has_asked=_has_claimed(copy.location, request.manifest),
         trouble=trouble,
         starved=starved,
     )
@@ -240,6 +241,12 @@ def _read_traces(family: Path) -> tuple[int, dict[int, RankTrace], str | None]:
     except FormatError as error:
         return len(lives), ranks, error.message
     return len(lives), ranks, None
+
+
+def _has_claimed(location: Location, manifest: Manifest) -> bool:
+    """Whether the scratch family holds a claim that the copy did not come with."""
+    names = location.store.names(location.keys.incarnations).files
+    return any(int(name) > manifest.incarnation for name in names if name.isascii() and name.isdigit())
 
 
 def _verify_save(location: Location, request: Request, ranks: Mapping[int, RankTrace]) -> Verdict | None:
