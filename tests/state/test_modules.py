@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from lastgood.errors import UsageError
 from lastgood.manifest import Component
 from lastgood.state import LoadReport, RankIdentity
 from lastgood.state.modules import ModulePart, OptimizerPart
@@ -129,3 +130,11 @@ def test_a_group_that_the_run_does_not_train_is_refused_before_it_has_state(tmp_
     report = Job(maker, 2, trained=("weight",)).load(Job(maker, 1).save(tmp_path))
     assert [finding.offender for finding in report.findings] == ["optimizer.group"]
     assert "bias" in report.findings[0].message
+
+
+def test_a_group_of_foreign_parameters_added_late_refuses_the_save(tmp_path: Path) -> None:
+    """An adapter that is grown in the middle of a run has no name to be saved under; the save must say so."""
+    job = Job(MAKERS["SGD"], 1)
+    job.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+    with pytest.raises(UsageError, match="group 1 was added after the registration"):
+        job.save(tmp_path)

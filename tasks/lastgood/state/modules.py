@@ -150,7 +150,17 @@ class OptimizerPart:
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """The live parameter groups with names instead of parameters."""
+        """The live parameter groups with names instead of parameters.
+
+        Raises:
+            UsageError: A group was added whose parameters the registered model did not have.
+        """
+        for number, group in enumerate(self.optimizer.param_groups):
+            if any(parameter not in self._names for parameter in group["params"]):
+                raise UsageError(
+                    f"parameters without a name: {self.name}: group {number} was added after the registration",
+                    hint="register the optimizer anew with the model that has them",
+                )
         return [
             {**group, "params": [self._names[parameter] for parameter in group["params"]]}
             for group in self.optimizer.param_groups
