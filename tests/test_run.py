@@ -9,12 +9,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lastgood.errors import PublishError, ResumeRefused, UsageError
-from lastgood.manifest import Component
+from lastgood.family import Family
+from lastgood.location import locate
+from lastgood.manifest import Component, Purpose
 from lastgood.publish import Published, StagedArtifact
 from lastgood.run import Run, SoloGroup
+from lastgood.testing.build import Recipe, build_job
 from lastgood.verdict import Reason
 from tests.crash.scenarios import JOB
 
@@ -172,3 +176,29 @@ def test_a_step_given_up_is_not_published(family: str) -> None:
         run.publish(staging, write(staging.payload), job=JOB)
     assert save(run, 20).generation.step == 20
     run.close()
+
+
+def test_a_save_that_nothing_could_resume_is_not_acknowledged(tmp_path: Path) -> None:
+    """An acknowledged save is a promise: a job that forgot its optimizer hears of it now, not at the interruption."""
+    run = Run.start(f"{tmp_path}/llm", SoloGroup(), allow_fresh=True)
+    staging = run.stage(10)
+    (staging.payload / "model.bin").write_bytes(b"weights")
+    only_model = StagedArtifact(path="model.bin", component=Component.MODEL, rank=0)
+    forgetful = msgspec.structs.replace(build_job("llm", 10, Recipe(world_size=1)), promises=(), absent=())
+    with pytest.raises(PublishError, match=r"nothing could resume it: .*component missing: optimizer"):
+        run.publish(staging, [only_model], job=forgetful)
+    run.close()
+    assert Family(locate(f"{tmp_path}/llm")).latest().generation is None
+
+
+def test_an_export_of_weights_is_published_with_nothing_but_weights(tmp_path: Path) -> None:
+    """It claims to be no checkpoint, so nothing is missing from it; and it is never offered to a resume."""
+    run = Run.start(f"{tmp_path}/llm", SoloGroup(), allow_fresh=True)
+    staging = run.stage(10)
+    (staging.payload / "model.bin").write_bytes(b"weights")
+    export = msgspec.structs.replace(
+        build_job("llm", 10, Recipe(world_size=1)), promises=(), absent=(), purpose=Purpose.WEIGHTS_ONLY
+    )
+    run.publish(staging, [StagedArtifact(path="model.bin", component=Component.MODEL, rank=0)], job=export)
+    run.close()
+    assert Family(locate(f"{tmp_path}/llm")).latest().generation is None

@@ -239,8 +239,8 @@ class Family:
         )
 
     def newest_evidence(self) -> Mapping[Tier, Record]:
-        """Per tier, the newest record of the newest generation that has one; see `records.newest_records`."""
-        return newest_records(self._store, self._keys)
+        """Per tier, the newest record of the newest candidate that has one: what was cut proves nothing any more."""
+        return newest_records(self._store, self._keys, among=self.survey().candidates)
 
     def rollback(self, target: GenerationId, *, reason: str) -> int:
         """Go back to a generation on purpose; returns the incarnation number that decided it.

@@ -41,6 +41,7 @@ from lastgood.protocol import CommitOutcome, commit, perform
 from lastgood.protocol.commits import commit_digest
 from lastgood.stores import Store
 from lastgood.text import printable
+from lastgood.verdict import Finding
 
 __all__ = ["Published", "Publisher", "StagedArtifact", "Staging"]
 
@@ -114,6 +115,8 @@ class Publisher:
         previous: Digest of the COMMIT that this life resumed, or None.
         patience: How long to wait for the other ranks' receipts, or for the coordinator's outcome.
         algorithms: Digests of record.
+        objects: What speaks against a manifest before it is written; a save that nothing could resume is not
+            acknowledged.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class Publisher:
         previous: str | None,
         patience: timedelta = timedelta(minutes=30),
         algorithms: tuple[Algorithm, ...] = (Algorithm.BLAKE3,),
+        objects: Callable[[Manifest], Iterable[Finding]] = lambda manifest: (),
     ) -> None:
         self._store = store
         self._keys = keys
@@ -138,6 +142,7 @@ class Publisher:
         self._previous = previous
         self._patience = patience
         self._algorithms = algorithms
+        self._object = objects
         self._newest_step: int | None = None
         self._begun: int | None = None
         self._finished: Staging | None = None
@@ -400,6 +405,10 @@ class Publisher:
             artifacts=tuple(sorted(artifacts, key=lambda artifact: artifact.path)),
             expectations=_agree(receipts, staging),
         )
+        objections = tuple(self._object(manifest))
+        if objections:
+            first, more = objections[0], f" (and {len(objections) - 1} more)" if len(objections) > 1 else ""
+            raise PublishError(f"nothing could resume it: {staging.id}: {first.message}{more}", hint=first.hint)
         try:
             return manifest_bytes(manifest)
         except FormatError as error:

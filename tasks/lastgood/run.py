@@ -49,6 +49,7 @@ from lastgood.publish import Published, Publisher, StagedArtifact, Staging
 from lastgood.text import printable
 from lastgood.verdict import Finding, Reason
 from lastgood.verify import inspector
+from lastgood.verify.checks import check_claims
 
 __all__ = ["Group", "ResumedGeneration", "Run", "SoloGroup"]
 
@@ -173,6 +174,7 @@ class Run:
             previous=outcome.commit,
             patience=patience,
             algorithms=algorithms,
+            objects=check_claims,
         )
         run = cls(location, publisher, outcome.incarnation, _resumed(location, outcome))
         atexit.register(run._exit_loudly)

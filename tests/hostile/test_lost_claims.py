@@ -9,7 +9,7 @@ import pytest
 from lastgood.errors import FormatError
 from lastgood.family import Family
 from lastgood.location import locate
-from lastgood.protocol import claim, decide, perform
+from lastgood.protocol import choose, claim, decide, perform
 from lastgood.run import Run, SoloGroup
 from lastgood.testing.build import BuiltFamily, build_family, build_life
 
@@ -52,3 +52,10 @@ def test_a_start_on_a_family_that_cannot_be_read_claims_nothing(family: BuiltFam
     with pytest.raises(FormatError):
         Run.start(f"{family.root}/{family.family}", SoloGroup())
     assert family.store.names(family.keys.incarnations).files == claims
+
+
+def test_what_a_life_was_offered_can_be_asked_after_it_has_saved(family: BuiltFamily) -> None:
+    """A drill asks what the recovered life had to choose from; that life's own saves are not those of a lost one."""
+    lived = build_life(family, steps=(70, 80))
+    offered = perform(family.store, choose(family.keys, below=lived.newest.incarnation))
+    assert offered.generation == family.newest

@@ -8,7 +8,7 @@ clocks do not. Source: DESIGN.md §8.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -222,15 +222,23 @@ def newest_record(
     return _read(store, keys, max(names, key=lambda name: name.attempt)) if names else None
 
 
-def newest_records(store: DocumentStore, keys: FamilyKeys) -> Mapping[Tier, Record]:
+def newest_records(
+    store: DocumentStore, keys: FamilyKeys, *, among: Collection[GenerationId] | None = None
+) -> Mapping[Tier, Record]:
     """Of each tier, the newest record of the newest generation that has one, among the 1,000 judged last.
+
+    Args:
+        store: Where.
+        keys: The family.
+        among: Only generations of these.
 
     Raises:
         FormatError: One of them is not lawful.
         StoreError: The store could not tell.
     """
     found: dict[Tier, Record] = {}
-    for generation in reversed(_judged(store, keys)[-MAXIMUM_GENERATIONS_SEARCHED:]):
+    judged = [generation for generation in _judged(store, keys) if among is None or generation in among]
+    for generation in reversed(judged[-MAXIMUM_GENERATIONS_SEARCHED:]):
         names = sorted(_names(store, keys, generation), key=lambda name: name.attempt)
         for tier, name in {name.tier: name for name in names}.items():
             if tier not in found:

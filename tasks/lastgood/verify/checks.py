@@ -230,6 +230,16 @@ def _live_components(manifest: Manifest) -> tuple[Component, ...]:
     return tuple(component for component in Component if component.value in words)
 
 
+def check_claims(manifest: Manifest) -> tuple[Finding, ...]:
+    """What a manifest alone shows to be missing from a checkpoint that training is to resume from.
+
+    Asked before a save is acknowledged, too. An export of weights claims nothing that could be missing.
+    """
+    if manifest.job.purpose is not Purpose.RESUMABLE:
+        return ()
+    return (*check_ranks(manifest), *check_components(manifest)[0])
+
+
 def check_purpose(manifest: Manifest) -> tuple[Finding, ...]:
     """The checkpoint was saved to be resumed."""
     purpose = manifest.job.purpose

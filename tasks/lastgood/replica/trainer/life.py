@@ -74,6 +74,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str], *, began_ns: int)
 
 def _live(settings: Settings, environ: Mapping[str, str], timeline: Timeline) -> None:
     fault = fault_from_environ(environ, is_replica=settings.is_replica)
+    if fault is not None:
+        fault.disarm()
     begin_ns = time.monotonic_ns()
     _prepare(settings)
     with join(settings, environ) as world:
