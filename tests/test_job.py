@@ -108,3 +108,11 @@ def test_a_description_promises_what_is_saved_and_names_what_is_not(absent: obje
     weaker = {promise.component for promise in job.promises if promise.determinism is Determinism.TOLERANCE}
     assert weaker == {Component.MODEL, Component.OPTIMIZER}
     assert job.counters[0].value == 12
+
+
+def test_exactness_is_promised_only_by_whoever_says_so() -> None:
+    """A broken promise quarantines the family, so nothing that nobody measured is promised by default."""
+    silent = {promise.determinism for promise in describe(REQUIRED_COMPONENTS).promises}
+    measured = {promise.determinism for promise in describe(REQUIRED_COMPONENTS, inexact=None).promises}
+    assert silent == {Determinism.EXACT, Determinism.TOLERANCE}
+    assert measured == {Determinism.EXACT}

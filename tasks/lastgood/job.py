@@ -57,6 +57,9 @@ def content_id(content: bytes) -> str:
     return str(hash_bytes(content, Algorithm.BLAKE3))
 
 
+UNMEASURED = "nobody has measured yet that this job resumes bit for bit"
+
+
 def describe_job(
     step: int,
     *,
@@ -71,7 +74,7 @@ def describe_job(
     topology: Topology | None = None,
     environment: Environment | None = None,
     explained: Iterable[ExplainedKey] = (),
-    inexact: str | None = None,
+    inexact: str | None = UNMEASURED,
     tolerance: float = 0.01,
 ) -> JobDescription:
     """Describe a resumable checkpoint of this process's job, for its manifest.
@@ -89,8 +92,8 @@ def describe_job(
         topology: How the run is spread; one process if None.
         environment: The software; this process's, with torch where it is loaded, if None.
         explained: Keys that a strict load accepts.
-        inexact: Why a resumed run may round otherwise than an uninterrupted one; None promises equal bits, and a
-            restore that differs then fails.
+        inexact: Why a resumed run may round otherwise than an uninterrupted one. None promises equal bits: say so once
+            it was measured for this job, for a restore that differs then fails and quarantines the family.
         tolerance: Largest relative difference of losses and norms; counts only with `inexact`.
 
     Raises:
