@@ -40,6 +40,8 @@ MAXIMUM_CHARACTERS = 2**20
 
 Positive = Annotated[float, Meta(gt=0.0, le=10_000_000.0)]
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
+_SECRET = re.compile(r"secret|token|passw|credential|private|(access|api|auth)_?key", re.IGNORECASE)
+"""Names of variables whose values have no place in a file that people copy and commit."""
 _Table = TypeVar("_Table", bound=Document)
 VariableName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -149,6 +151,7 @@ def read_configuration(path: Path) -> Configuration:
         except FormatError as error:
             raise UsageError(f"configuration is wrong: {path}: families: {error.message}") from None
         settings = _convert(table, FamilySettings, path, f"families.{name}")
+        _refuse_secrets(settings, path, f"families.{name}")
         families[name] = _anchored(settings, path.absolute().parent)
     return Configuration(families=families)
 
@@ -159,6 +162,15 @@ def _convert(table: object, kind: type[_Table], path: Path, place: str) -> _Tabl
         return msgspec.convert(table, kind, strict=True)
     except msgspec.ValidationError as error:
         raise UsageError(f"configuration is wrong: {path}: {place}: {error}", hint=_suggest(str(error))) from None
+
+
+def _refuse_secrets(settings: FamilySettings, path: Path, place: str) -> None:
+    for variable in settings.replica.environment if settings.replica else ():
+        if _SECRET.search(variable):
+            raise UsageError(
+                f"secret in a configuration file: {path}: {place}.replica.environment.{variable}",
+                hint="name it in `pass_environment`; its value stays in the environment",
+            )
 
 
 def _anchored(settings: FamilySettings, base: Path) -> FamilySettings:
