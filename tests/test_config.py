@@ -14,7 +14,7 @@ GOOD = """
 root = "checkpoints"
 [families.llm-7b.replica]
 command = ["torchrun", "train.py"]
-environment = { OMP_NUM_THREADS = "1" }
+environment = { OMP_NUM_THREADS = "1", TOKENIZERS_PARALLELISM = "false" }
 [families.llm-7b.objectives]
 rpo_steps = 100
 [[families.llm-7b.ignore]]
@@ -44,6 +44,7 @@ def test_paths_start_where_the_file_lies(tmp_path: Path) -> None:
         (("families.llm-7b", 'families."../x"'), "families: key escapes"),
         (("[families.llm-7b]", "[families.llm-7b"), "cannot be read"),
         (('command = ["torchrun", "train.py"]', "command = []"), "replica.command"),
+        (("OMP_NUM_THREADS", "HF_TOKEN"), "replica.environment.HF_TOKEN"),
         (('OMP_NUM_THREADS = "1"', 'AWS_SECRET_ACCESS_KEY = "x"'), "replica.environment.AWS_SECRET_ACCESS_KEY"),
         (("[families.llm-7b.objectives]", "[family.llm-7b.objectives]"), "unknown field `family`"),
     ],

@@ -40,7 +40,7 @@ MAXIMUM_CHARACTERS = 2**20
 
 Positive = Annotated[float, Meta(gt=0.0, le=10_000_000.0)]
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
-_SECRET = re.compile(r"secret|token|passw|credential|private|(access|api|auth)_?key", re.IGNORECASE)
+_SECRET = re.compile(r"(^|_)(secret|token)s?(_|$)|passw|credential|(access|api|auth|private)_?key", re.IGNORECASE)
 """Names of variables whose values have no place in a file that people copy and commit."""
 _Table = TypeVar("_Table", bound=Document)
 VariableName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
