@@ -8,7 +8,7 @@ that name the file and the place. Leaves secrets to the environment: a replica i
 
     [families.llm-7b.replica]
     command = ["torchrun", "--standalone", "--nproc-per-node={world_size}", "train.py"]
-    directory = "/work/llm"                    # relative paths start at this file
+    directory = "/srv/llm"                     # relative paths start at this file
     environment = { OMP_NUM_THREADS = "1" }
     pass_environment = ["CUDA_VISIBLE_DEVICES"]
 

@@ -2,7 +2,7 @@
 
 Decides how names are spelled and ordered. Leaves reading and writing to the stores. Rules enforced here: a generation
 is `<incarnation:08>-<step:016>`, foreign ones `00000000-<step:016>~<name>`; any other spelling is refused; generations
-order by parsed integers, incarnation first, never by text or clock (PROTOCOL.md, Layout).
+order by parsed integers, incarnation first, never by text or clock (docs/format.md).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def check_family_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FamilyKeys:
-    """Every key of one family, relative to the store's root (PROTOCOL.md, Layout)."""
+    """Every key of one family, relative to the store's root (docs/format.md)."""
 
     family: str
 

@@ -3,7 +3,7 @@
 Decides what of a manifest's job description must agree with the running one before anything is loaded: the identities
 of model, tokenizer and dataset, whose change makes a resume meaningless, are findings; code, configuration, environment
 and topology, which a restart may change on purpose, are notes. `describe_job` makes the description, and refuses one
-that no checkpoint could be resumed with. Source: DESIGN.md §5.
+that no checkpoint could be resumed with. Source: docs/architecture.md
 """
 
 from __future__ import annotations

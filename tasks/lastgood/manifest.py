@@ -66,7 +66,7 @@ _UNKNOWN = frozenset({"unknown", "none", "null", "n/a", "na", "todo", "tbd", "?"
 
 
 class Component(StrEnum):
-    """One kind of state whose value changes the next step (the seed calls it a state family)."""
+    """One kind of state whose value changes the next step."""
 
     MODEL = "model"
     OPTIMIZER = "optimizer"

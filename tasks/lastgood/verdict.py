@@ -1,8 +1,8 @@
 """Outcomes, reasons, findings, notes, checks and verdicts: how lastgood says what it saw.
 
-Decides how a verdict follows from checks; leaves making the checks to `verify`, `restore` and `drill`. Rules (DESIGN.md
-§7): a check answers two questions, did it run and did the checkpoint hold; a verdict is computed, nothing starts as
-pass; a finding refuses, a note does not; any fail dominates, then inconclusive, then not run.
+Decides how a verdict follows from checks; leaves making the checks to `verify`, `restore` and `drill`. Rules
+(docs/architecture.md): a check answers two questions, did it run and did the checkpoint hold; a verdict is computed,
+nothing starts as pass; a finding refuses, a note does not; any fail dominates, then inconclusive, then not run.
 """
 
 from __future__ import annotations

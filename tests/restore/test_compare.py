@@ -110,7 +110,7 @@ def test_a_healthy_restore_passes_every_check() -> None:
 
 
 def test_every_row_of_the_validation_table_is_a_check_of_the_record() -> None:
-    """Whoever reads a record must find each question of the seed's table and worked example answered by name."""
+    """Whoever reads a record must find each question that a restore must answer, answered by name."""
     names = states(compared(healthy_restore()))
     table = {
         "strict_load",

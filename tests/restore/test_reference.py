@@ -185,7 +185,7 @@ WORKED_COURSE = (
 
 @pytest.mark.slow
 def test_the_worked_example_step_48001_on_16_ranks(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
-    """The founding text's own example, each of its checks visible in the verdict: 52 artifacts, then step 48,001."""
+    """The worked example of docs/architecture.md, each check visible in the verdict: 52 artifacts, then step 48,001."""
     family = tmp_path / "fam"
     live = (*WORKED_COURSE, "--allow-fresh", "--fast-forward", "48000", "--save-first", "--save-every", "0")
     train(family, 16, (*live, "--stop-step", "48004"))

@@ -150,7 +150,7 @@ def test_every_reason_is_raised_by_some_damage_or_belongs_to_another_gate() -> N
 
 
 def test_the_seeds_boundary_faults_are_in_the_catalogue() -> None:
-    """The founding text names four faults that must be refused loudly, whatever else is added or renamed."""
+    """There are four boundary faults that must be refused loudly, whatever else is added or renamed."""
     seed = {
         "shard_deleted": Reason.SHARD_MISSING,
         "byte_flipped": Reason.DIGEST_MISMATCH,

@@ -40,7 +40,7 @@ STEPS, SAVE_EVERY = 40, 10
 TRAINING_TIMEOUT = timedelta(minutes=4)
 OBJECTIVES = Objectives(rpo_steps=2 * SAVE_EVERY, rto_seconds=120.0)
 DAMAGES = ("shard_deleted", "byte_flipped", "active_pointer_lags", "format_version_newer")
-"""The boundary faults of the founding text: a missing shard, corrupt bytes, a stale pointer, another format version."""
+"""The boundary faults: a missing shard, corrupt bytes, a stale pointer, another format version."""
 
 TRAINER = (
     sys.executable,

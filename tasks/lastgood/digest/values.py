@@ -3,7 +3,7 @@
 Decides how a digest is spelled and compared. Leaves reading files to `files` and spreading them over cores to `engine`.
 Rules: a digest carries its algorithm, so that no reader guesses it from the length; hexadecimal is lowercase, so that
 equal digests are equal text. BLAKE3 is the default of record (cryptographic, near read speed, one large file splits
-over cores), SHA-256 the one that a bare shell and a regulated site can check. Source: DESIGN.md §4 "Digests"; the
+over cores), SHA-256 the one that a bare shell and a regulated site can check. Source: docs/format.md; the
 BLAKE3 paper (O'Connor, Aumasson, Neves, Wilcox-O'Hearn, 2020); FIPS 180-4.
 """
 

@@ -1,8 +1,8 @@
 """From what a drill observed to its verdict; touches nothing.
 
-Decides what a recovery must have achieved. Rules (DESIGN.md §7): a drill in which no kill landed has shown nothing and
-is inconclusive; a job that did not come back in time fails, whatever the reason; no finding of a drill blames the
-generation that the replica began with, except those that tier 1 made while it was copied.
+Decides what a recovery must have achieved. Rules (docs/architecture.md): a drill in which no kill landed has shown
+nothing and is inconclusive; a job that did not come back in time fails, whatever the reason; no finding of a drill
+blames the generation that the replica began with, except those that tier 1 made while it was copied.
 """
 
 from __future__ import annotations

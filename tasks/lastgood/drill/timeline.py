@@ -11,7 +11,7 @@ Decides which marks begin and end a phase, and whose; touches nothing. Rules:
   The kernel dates a process to its clock tick (10 ms), so `relaunch` and `launch` are that much uncertain against each
   other; their sum is not.
 
-Source: DESIGN.md §6; `time.monotonic_ns` is one clock for all processes of one machine.
+Source: docs/architecture.md; `time.monotonic_ns` is one clock for all processes of one machine.
 """
 
 from __future__ import annotations

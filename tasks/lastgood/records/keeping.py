@@ -1,9 +1,9 @@
 """Keeping a verdict: its record, and what it changes in the family.
 
-Decides the effects of each tier's verdict (`effects_of`, pure) and their order. Rules (DESIGN.md §7): a tier 1 fail
-bars its generation, a tier 2 fail quarantines the family too, a tier 3 fail does so only when it blames the checkpoint;
-inconclusive and not-run verdicts are recorded and change nothing; a negative control touches nothing. The order of the
-writes is `protocol.conclude`'s: a crash between any two leaves the stricter answer.
+Decides the effects of each tier's verdict (`effects_of`, pure) and their order. Rules (docs/architecture.md): a tier
+1 fail bars its generation, a tier 2 fail quarantines the family too, a tier 3 fail does so only when it blames the
+checkpoint; inconclusive and not-run verdicts are recorded and change nothing; a negative control touches nothing. The
+order of the writes is `protocol.conclude`'s: a crash between any two leaves the stricter answer.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Decides what a record says and where it lies: `records/<generation>/<manifest>-tier<n>-<attempt>.json`. Leaves what a
 verdict changes to `keeping`. Rules: storage is the truth and any index is rebuilt from it; attempts order records,
-clocks do not. Source: DESIGN.md §8.
+clocks do not. Source: docs/architecture.md
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ trackers are off, for a disposable run must not appear beside the real ones; a m
     LASTGOOD_STOP_STEP=<n>     stop once this many steps are completed
     LASTGOOD_TRACE=1           write the trace (0: do not)
 
-Source: DESIGN.md §6.
+Source: docs/architecture.md
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ time. A *span* is a phase with both of its marks; the phases of one process lie 
 discover, load, first step), so that a supervisor subtracts their sum from a recovery time and calls the rest
 `unaccounted`. Spans travel in the record that ends them. Numbers that are not finite keep their name.
 
-Source: DESIGN.md §6, the replica contract.
+Source: docs/architecture.md.
 """
 
 from __future__ import annotations

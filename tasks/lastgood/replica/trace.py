@@ -13,7 +13,7 @@ Rules enforced here:
   `Started.lag_steps`: the last completed step is the last one written, or up to `lag_steps` later, so a loss counted
   from the trace is at most that much too small. On a CPU the lag is 0.
 
-Source: DESIGN.md §6; PROTOCOL.md, Layout (`traces/<incarnation>/rank-NNNNN/<segment>.jsonl`).
+Source: docs/format.md, trace lines.
 """
 
 from __future__ import annotations

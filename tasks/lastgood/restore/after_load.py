@@ -1,9 +1,9 @@
 """The checks right after the load: what the live objects say, against what the manifest's said before they were saved.
 
-Decides one check a row of the seed's validation table. Rules: what was loaded must be what was saved, whatever is
-promised of the steps after it; only random streams and data positions that promise nothing are let off; every rank is
-compared with its own expectations. On another world size only what does not belong to a rank is compared.
-Source: the seed, "Inventory state by its effect on the next step"; DESIGN.md §4, expectations.
+Decides one check a row of what a restore must answer (docs/architecture.md). Rules: what was loaded must be what was
+saved, whatever is promised of the steps after it; only random streams and data positions that promise nothing are let
+off; every rank is compared with its own expectations. On another world size only what does not belong to a rank is
+compared. Source: docs/architecture.md, what a restore answers.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Decides how the replica's end is read, which checks a rung requires, and that a 
 Leaves the state to `after_load`, the steps to `smoke`, the live run to `control`. Rules: a crash, a deadline or a
 restart on verified bytes is a fail, once the replica has asked for a checkpoint; what ends it before is not about one,
 nor are exit codes that mean usage or store trouble: they leave it undecided; a refusal or a failed save is reported
-once, by its own check. Source: DESIGN.md §7.
+once, by its own check. Source: docs/architecture.md
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXIT_CODES_OF_OTHERS = {
     126: "its program may not be executed",
     127: "its program was not found",
 }
-"""Exit codes that say nothing about the checkpoint (sysexits.h, shells, and lastgood's own: DESIGN.md §7)."""
+"""Exit codes that say nothing about the checkpoint (sysexits.h, shells, and lastgood's own: docs/architecture.md)."""
 
 # torchrun ends with 1 whatever its workers ended with, and prints their codes in its table of failures.
 _WORKER_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)

@@ -4,7 +4,7 @@ Decides which values of two steps are compared, and how closely. Rules: the tole
 before either run made the step; positions and ids are equal or not; sums are as close as the weakest component that
 enters them promises; where the live trace ends, the comparison is not run and is named; in another environment than the
 live run's, what kernels computed is noted and refuses nothing, for other sums are not the checkpoint's fault. The first
-place where two runs part is what matters, so one item is reported once, at its first step. Source: DESIGN.md §5, §6.2.
+place where two runs part is what matters, so one item is reported once, at its first step. Source: docs/architecture.md
 """
 
 from __future__ import annotations

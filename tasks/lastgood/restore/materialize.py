@@ -3,7 +3,7 @@
 Decides what such a copy holds: the artifacts, each hashed as it was written, the manifest and COMMIT as they were read,
 and the claim and decision of the life that made them. Leaves judging the bytes to tier 1, which is run through a store
 that copies whatever it hashes: the bytes that are loaded are the bytes that were verified, by one reading of
-production, and production is never written. Source: DESIGN.md §10; facts/reliability.md §3.3.
+production, and production is never written. Source: docs/architecture.md, invariant 9.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Decides when two observed values count as the same. Rules: tolerances come from the manifest, written before anything
 was compared, never from what was found; `exact` means equal, `tolerance` bounds the relative difference of numbers,
-`none` turns a difference into a note; of several components the weakest promise counts. Source: DESIGN.md §4 and §6.
+`none` turns a difference into a note; of several components the weakest promise counts. Source: docs/architecture.md
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Decides when a step counts as done, as finite and as an update. Rules: loss and gradient norm are finite in every step;
 the optimizer's counter rises by exactly one a step; a step that the gradient scaler skipped is lawful where the live
 run skipped it too, or, without a live trace, where a later step was an update (a scale that grew must first overflow);
-a replica that ends early by its own word made no smoke run. Source: the seed's worked example.
+a replica that ends early by its own word made no smoke run. Source: docs/architecture.md, what a restore answers.
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ class CursorSampler(Sampler[int]):
     def follow(self, loader: Iterable[_Batch]) -> Iterator[_Batch]:
         """Iterate a loader to the end of the epoch and move the cursor with every batch that is handed out.
 
-        A batch counts as handed out when the loop body gets it. Source: facts/field-faults.md, G9 and G17.
+        A batch counts as handed out when the loop body gets it. Source: reports of loaders whose prefetched batches
+        were lost or replayed.
         """
         epoch = self.epoch
         for batch in follow(loader):

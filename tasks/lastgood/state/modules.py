@@ -3,7 +3,7 @@
 Decides the keys. A model's and an average's are torch's own fully qualified names without the prefixes of wrappers; an
 optimizer's are `<state name>/<parameter name>`, so that groups and positions may change without a tensor losing its
 name. Rule: registered objects are never stepped and never reallocated to be saved; a fresh optimizer stays fresh (the
-state-dict helper of torch would take a fake step and count it: facts/torch.md).
+state-dict helper of torch would take a fake step and count it).
 """
 
 from __future__ import annotations

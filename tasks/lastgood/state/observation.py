@@ -1,7 +1,7 @@
 """What the live objects say of the next update: the same function before a save and after a load.
 
 Decides what is observed and under which names. Rules: observing consumes no draw, moves no cursor and starts no worker;
-a supervisor without torch compares two observations by plain equality. Source: DESIGN.md §4, expectations.
+a supervisor without torch compares two observations by plain equality. Source: docs/format.md, expectations.
 """
 
 from __future__ import annotations

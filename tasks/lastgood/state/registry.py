@@ -3,7 +3,7 @@
 Decides which components a run has and refuses a save or load that would leave one out. Leaves the kinds to `modules`,
 `counters`, `rng` and `data`, reading back to `restoring`, and looking for forgotten objects to `audit`. Rules: a
 component without save, load and validate is an error at registration, as is registering one twice; what is absent is
-absent on purpose, with a reason. Source: DESIGN.md §5.
+absent on purpose, with a reason. Source: docs/architecture.md
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Sentinels: values that no load may leave behind.
 
-Decides how a tensor is marked before a load and how a mark that survived is told from loaded data. A load that silently
-skips a tensor (a fresh optimizer without moments to fill is the classic) leaves the mark. Three positions a tensor are
-enough, because holes inside a tensor are found from the read plan. Source: facts/field-faults.md, H1.
+Decides how a tensor is marked before a load and how a mark that survived is told from loaded data. A load that
+silently skips a tensor (a fresh optimizer without moments to fill is the classic) leaves the mark. Three positions a
+tensor are enough, because holes inside a tensor are found from the read plan. Source: reports of moments that a fresh
+optimizer dropped in silence.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Decides whether a cache agrees with the documents that decide; leaves those to `protocol`. Rules: a pointer is judged
 only after the commits were listed; one that lags may have been read between a commit and its pointer, so it is looked
 at again before it is reported; `.active` is judged only for the incarnation that decided last, since a dead one's
-lagging pointer misleads nobody. Source: DESIGN.md §4 "Pointers are caches", docs/protocol.md.
+lagging pointer misleads nobody. Source: docs/protocol.md.
 """
 
 from __future__ import annotations

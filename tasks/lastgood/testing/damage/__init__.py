@@ -15,7 +15,7 @@ that program would have signed. Entries need a local file system and no torch.
 - `claims`: manifests that are lawful and yet claim what may not be resumed.
 - `families`: pointers, names, decisions.
 
-Source: the seed's boundary faults; faults that people reported in public trackers, by kind.
+Source: the boundary faults that any recovery gate must refuse; faults that people reported in public trackers, by kind.
 """
 
 from __future__ import annotations
