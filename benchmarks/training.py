@@ -137,7 +137,7 @@ def load(workspace: Path, contender: str) -> float:
         assert report.loaded, report.findings
 
     def with_copy() -> None:
-        with open_scratch(generation, workspace, keep=False) as scratch:
+        with open_scratch(generation, workspace, keep=False, purpose="restore") as scratch:
             copy = make_copy(generation, scratch)
             assert copy.manifest is not None, copy.checks
             ours(copy.location.store.local_directory(copy.location.keys.artifacts(generation.require_generation())))
