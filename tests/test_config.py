@@ -73,3 +73,28 @@ def test_a_missing_file_and_an_unknown_family_are_named(tmp_path: Path) -> None:
     (tmp_path / "lastgood.toml").write_text(GOOD)
     with pytest.raises(UsageError, match="family not configured: other"):
         read_configuration(tmp_path / "lastgood.toml").settings("other")
+
+
+@pytest.mark.parametrize(
+    ("ledger", "expected"),
+    [
+        ("", "sqlite:///{base}/lastgood-ledger.sqlite"),
+        ('[ledger]\nurl = "sqlite:///evidence/ledger.sqlite"\n', "sqlite:///{base}/evidence/ledger.sqlite"),
+        ('[ledger]\nurl = "sqlite:////srv/ledger.sqlite"\n', "sqlite:////srv/ledger.sqlite"),
+        ('[ledger]\nurl = "postgresql+psycopg://me@127.0.0.1/lg"\n', "postgresql+psycopg://me@127.0.0.1/lg"),
+    ],
+)
+def test_the_ledger_and_the_report_start_where_the_file_lies(ledger: str, expected: str, tmp_path: Path) -> None:
+    """A worker and a person at a shell must read and write one index, whatever their working directories."""
+    (tmp_path / "lastgood.toml").write_text(ledger + GOOD)
+    configuration = read_configuration(tmp_path / "lastgood.toml")
+    assert configuration.ledger.url == expected.format(base=tmp_path)
+    assert configuration.report.directory == str(tmp_path / "lastgood-report")
+
+
+def test_a_password_in_the_ledger_s_url_is_refused(tmp_path: Path) -> None:
+    """The file is copied and committed; the message must not repeat the secret either."""
+    (tmp_path / "lastgood.toml").write_text('[ledger]\nurl = "postgresql+psycopg://me:hunter2@127.0.0.1/lg"\n')
+    with pytest.raises(UsageError, match=r"secret in a configuration file: .*ledger\.url") as caught:
+        read_configuration(tmp_path / "lastgood.toml")
+    assert "hunter2" not in caught.value.message

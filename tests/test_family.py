@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from lastgood.errors import StoreError, StoreTransientError, UsageError
 from lastgood.family import Family
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.location import Location
-from lastgood.records import newest_record
+from lastgood.records import list_records, newest_record
 from lastgood.testing.build import BuiltFamily, build_family
 from lastgood.verdict import NoteReason, Outcome, Tier
 from lastgood.verify import Depth
@@ -115,3 +116,29 @@ def test_the_operator_s_acts_need_a_family_that_is_there(built: BuiltFamily) -> 
         with pytest.raises(UsageError, match="not a lastgood family"):
             act()
     assert not (built.root / "llm-7c").exists()
+
+
+def test_two_gates_that_judge_at_once_leave_one_conclusive_record(built: BuiltFamily, family: Family) -> None:
+    """Every event may be doubled, and two verifiers may run; the evidence must not depend on it."""
+    attempts = [family.due_attempt(built.newest, Tier.MANIFEST) for _ in range(2)]
+    judged = [family.judge(built.newest) for _ in range(2)]
+    kept = [
+        family.keep(one.verdict, built.newest, one.started_at, one.measurements, attempt=attempt, origin="run")
+        for one, attempt in zip(judged, attempts, strict=True)
+    ]
+    assert attempts == [1, 1]
+    assert [one.is_new for one in kept] == [True, False]
+    assert [record.origin for record in list_records(built.store, built.keys)] == ["run"]
+    assert family.due_attempt(built.newest, Tier.MANIFEST) is None
+
+
+def test_evidence_is_due_again_when_it_ages_and_when_it_only_looked_at_metadata(
+    built: BuiltFamily, family: Family
+) -> None:
+    """Bytes rot after they were read, and sizes alone never were evidence of bytes."""
+    family.verify(built.newest, depth=Depth.METADATA)
+    assert family.due_attempt(built.newest, Tier.MANIFEST) == 2
+    family.verify(built.newest)
+    assert family.due_attempt(built.newest, Tier.MANIFEST) is None
+    assert family.due_attempt(built.newest, Tier.MANIFEST, older_than=timedelta(0)) == 3
+    assert family.unjudged() == built.generations[:-1]

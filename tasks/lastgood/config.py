@@ -25,6 +25,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -33,9 +34,19 @@ from lastgood.documents import Document
 from lastgood.errors import FormatError, UsageError
 from lastgood.identity import check_family_name
 
-__all__ = ["Configuration", "FamilySettings", "IgnoredCheck", "Objectives", "ReplicaSettings", "read_configuration"]
+__all__ = [
+    "Configuration",
+    "FamilySettings",
+    "IgnoredCheck",
+    "LedgerSettings",
+    "Objectives",
+    "ReplicaSettings",
+    "ReportSettings",
+    "read_configuration",
+]
 
 DEFAULT_FILE = "lastgood.toml"
+DEFAULT_LEDGER = "lastgood-ledger.sqlite"
 MAXIMUM_CHARACTERS = 2**20
 
 Positive = Annotated[float, Meta(gt=0.0, le=10_000_000.0)]
@@ -58,6 +69,7 @@ class ReplicaSettings(Document, frozen=True, kw_only=True):
         smoke_steps: Optimizer steps after a restore, at least 4.
         restore_timeout_seconds: A restore that takes longer fails.
         drill_timeout_seconds: A drill that has not recovered by then fails.
+        headroom: How many slots of the `gpu-headroom` limit a replica takes when a flow starts it, e.g. its devices.
     """
 
     command: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=1000)]
@@ -68,18 +80,33 @@ class ReplicaSettings(Document, frozen=True, kw_only=True):
     smoke_steps: Annotated[int, Meta(ge=4, le=100_000)] = 4
     restore_timeout_seconds: Positive = 600.0
     drill_timeout_seconds: Positive = 600.0
+    headroom: Annotated[int, Meta(ge=1, le=100_000)] = 1
 
 
 class Objectives(Document, frozen=True, kw_only=True):
-    """What recovery must achieve; a drill that misses one fails.
+    """What saving and recovery must achieve. A drill that misses the first two fails; the report judges all of them.
 
     Args:
         rpo_steps: Most optimizer steps that a kill may lose.
         rto_seconds: Longest time from the kill to the first step done.
+        save_age_seconds: Oldest that the newest committed generation may be; None while nothing need be training.
+        creation_ratio: Least part of the publishes begun that were committed.
+        verify_age_seconds: Longest that a committed generation may stay without a conclusive tier 1 verdict.
+        restore_age_seconds: Oldest that the newest passed restore may be.
+        drill_age_seconds: Oldest that the newest passed drill may be.
+        proven_generations: Fewest candidates that a full restore has proven.
+        inconclusive_seconds: Longest that a gate may go on without a conclusive verdict.
     """
 
     rpo_steps: Annotated[int, Meta(ge=0)] | None = None
     rto_seconds: Positive | None = None
+    save_age_seconds: Positive | None = None
+    creation_ratio: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.99
+    verify_age_seconds: Positive = 3600.0
+    restore_age_seconds: Positive = 2 * 86_400.0
+    drill_age_seconds: Positive = 14 * 86_400.0
+    proven_generations: Annotated[int, Meta(ge=1, le=1000)] = 2
+    inconclusive_seconds: Positive = 86_400.0
 
 
 class IgnoredCheck(Document, frozen=True, kw_only=True):
@@ -101,16 +128,45 @@ class FamilySettings(Document, frozen=True, kw_only=True):
     objectives: Objectives = Objectives()
     ignore: tuple[IgnoredCheck, ...] = ()
 
+    def uri(self, name: str) -> str:
+        """The URI of the family of this name."""
+        return f"{self.root.rstrip('/')}/{name}"
+
     @property
     def ignored(self) -> dict[str, str]:
         """Check → reason."""
         return {entry.check: entry.reason for entry in self.ignore}
 
 
+class LedgerSettings(Document, frozen=True, kw_only=True):
+    """Where the index of all evidence lies.
+
+    Args:
+        url: SQLAlchemy's, for SQLite or PostgreSQL; None: `lastgood-ledger.sqlite` beside the configuration file. A
+            password belongs into the environment (PGPASSWORD, or a password file), never here.
+    """
+
+    url: Text | None = None
+
+
+class ReportSettings(Document, frozen=True, kw_only=True):
+    """Where the readiness page and the Data Docs are written.
+
+    Args:
+        directory: Relative to the configuration file.
+        link: Where that directory can be opened by a browser, for links; None: as a file.
+    """
+
+    directory: Text = "lastgood-report"
+    link: Text | None = None
+
+
 class Configuration(Document, frozen=True, kw_only=True):
-    """The whole file."""
+    """The whole file; paths are absolute once it was read."""
 
     families: dict[str, FamilySettings] = {}
+    ledger: LedgerSettings = LedgerSettings()
+    report: ReportSettings = ReportSettings()
 
     def settings(self, family: str) -> FamilySettings:
         """The settings of one family.
@@ -141,7 +197,8 @@ def read_configuration(path: Path) -> Configuration:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"configuration cannot be read: {path}: {error}") from None
     declared = document.pop("families", {})
-    _convert(document, Configuration, path, "the file")
+    base = path.absolute().parent
+    whole = _convert(document, Configuration, path, "the file")
     if not isinstance(declared, dict):
         raise UsageError(f"configuration is wrong: {path}: families: expected tables [families.NAME]")
     families = {}
@@ -152,8 +209,28 @@ def read_configuration(path: Path) -> Configuration:
             raise UsageError(f"configuration is wrong: {path}: families: {error.message}") from None
         settings = _convert(table, FamilySettings, path, f"families.{name}")
         _refuse_secrets(settings, path, f"families.{name}")
-        families[name] = _anchored(settings, path.absolute().parent)
-    return Configuration(families=families)
+        families[name] = _anchored(settings, base)
+    return Configuration(
+        families=families, ledger=_ledger(whole.ledger, path, base), report=_report(whole.report, base)
+    )
+
+
+def _ledger(settings: LedgerSettings, path: Path, base: Path) -> LedgerSettings:
+    if settings.url is None:
+        return LedgerSettings(url=f"sqlite:///{base / DEFAULT_LEDGER}")
+    parts = urlsplit(settings.url)
+    if parts.password:
+        raise UsageError(
+            f"secret in a configuration file: {path}: ledger.url",
+            hint="leave the password to PGPASSWORD or a password file (`PGPASSFILE`)",
+        )
+    if parts.scheme == "sqlite" and not parts.path.startswith("//"):
+        return LedgerSettings(url=f"sqlite:///{base / parts.path.removeprefix('/')}")
+    return settings
+
+
+def _report(settings: ReportSettings, base: Path) -> ReportSettings:
+    return msgspec.structs.replace(settings, directory=str(base / settings.directory))
 
 
 def _convert(table: object, kind: type[_Table], path: Path, place: str) -> _Table:
@@ -187,7 +264,7 @@ def _suggest(message: str) -> str | None:
     unknown = re.search(r"unknown field `([^`]+)`", message)
     if unknown is None:
         return None
-    types = (Configuration, FamilySettings, ReplicaSettings, Objectives, IgnoredCheck)
+    types = (Configuration, FamilySettings, ReplicaSettings, Objectives, IgnoredCheck, LedgerSettings, ReportSettings)
     known: Mapping[str, None] = {name: None for kind in types for name in kind.__struct_fields__}
     close = difflib.get_close_matches(unknown[1], known, n=1)
     return f"did you mean `{close[0]}`?" if close else None

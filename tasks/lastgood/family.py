@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from lastgood.errors import FormatError, StoreError, StorePermanentError, StoreTransientError, UsageError
 from lastgood.identity import GenerationId
@@ -33,7 +33,7 @@ from lastgood.protocol import (
     take_survey,
 )
 from lastgood.protocol.survey import RefusalName
-from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_record, newest_records
+from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_record, newest_records, next_attempt
 from lastgood.stores.port import Progress
 from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Rung, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
@@ -222,10 +222,59 @@ class Family:
         measured = Measurements(seconds=time.monotonic() - clock, read_bytes=read_bytes)
         return Judged(verdict=waive(found, self._ignored), started_at=begin, measurements=measured)
 
+    def due_attempt(
+        self, generation: GenerationId, tier: Tier, *, older_than: timedelta | None = None, full: bool = True
+    ) -> int | None:
+        """Under which attempt a gate would judge a generation now, or None while conclusive evidence stands.
+
+        Whoever judges asks first and hands the answer to `keep`: of two gates that judge one generation at once, both
+        hold the same attempt, and the store takes one conclusive record. The attempt rises only when the last one
+        ended without a conclusive record, or when its evidence is due again.
+
+        Args:
+            generation: What would be judged.
+            tier: The gate.
+            older_than: Evidence of this age is due again; None: conclusive evidence stands for ever.
+            full: Only a record of the full rung stands; a fail stands whatever its rung.
+
+        Raises:
+            FormatError: The newest record is not lawful.
+            StoreError: The store could not tell.
+        """
+        data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
+        manifest = manifest_digest(data) if data is not None else None
+        newest = newest_record(self._store, self._keys, generation, tier, manifest=manifest)
+        if newest is not None and newest.verdict.outcome.is_conclusive:
+            stands = newest.verdict.outcome is Outcome.FAIL or newest.rung is Rung.FULL or not full
+            if stands and (older_than is None or self._now() - newest.finished_at < older_than):
+                return None
+        return next_attempt(self._store, self._keys, generation, manifest, tier)
+
+    def unjudged(self) -> tuple[GenerationId, ...]:
+        """The candidates without a conclusive full verdict of tier 1, oldest first."""
+        candidates = sorted(self.survey().candidates)
+        return tuple(one for one in candidates if self.due_attempt(one, Tier.MANIFEST) is not None)
+
     def keep(
-        self, verdict: Verdict, generation: GenerationId, started_at: datetime, measurements: Measurements
+        self,
+        verdict: Verdict,
+        generation: GenerationId,
+        started_at: datetime,
+        measurements: Measurements,
+        *,
+        attempt: int | None = None,
+        origin: str | None = None,
     ) -> Kept:
-        """Record a verdict of any tier about a generation of this family, and let it take effect."""
+        """Record a verdict of any tier about a generation of this family, and let it take effect.
+
+        Args:
+            verdict: What was found.
+            generation: What was judged.
+            started_at: When the gate began, aware.
+            measurements: What it took.
+            attempt: From `due_attempt`; None: the next free one.
+            origin: The orchestrator's run that judged, as a link or an id.
+        """
         data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
         return keep_verdict(
             self._store,
@@ -235,6 +284,8 @@ class Family:
             manifest=manifest_digest(data) if data is not None else None,
             started_at=started_at,
             measurements=measurements,
+            attempt=attempt,
+            origin=origin,
             now=self._now,
         )
 

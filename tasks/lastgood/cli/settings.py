@@ -48,7 +48,7 @@ def find_family(name_or_uri: str, config: Path | None) -> tuple[Location, Family
     configuration = configured(config)
     if "/" not in name_or_uri and name_or_uri in configuration.families:
         settings = configuration.families[name_or_uri]
-        return locate(f"{settings.root.rstrip('/')}/{name_or_uri}"), settings
+        return locate(settings.uri(name_or_uri)), settings
     location = locate(name_or_uri)
     return location, configuration.families.get(location.keys.family)
 

@@ -51,7 +51,7 @@ def status_command(uris: tuple[str, ...], config: Path | None, as_json: bool) ->
 
 def _configured_uris(config: Path | None) -> tuple[str, ...]:
     configuration = configured(config)
-    uris = tuple(f"{settings.root.rstrip('/')}/{name}" for name, settings in configuration.families.items())
+    uris = tuple(settings.uri(name) for name, settings in configuration.families.items())
     if not uris:
         raise UsageError("no family named: expected `lastgood status URI`, or families in lastgood.toml")
     return uris

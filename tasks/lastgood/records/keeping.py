@@ -87,6 +87,7 @@ def keep_verdict(
     started_at: datetime | None = None,
     measurements: Measurements | None = None,
     attempt: int | None = None,
+    origin: str | None = None,
     negative_control: bool = False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Kept:
@@ -101,6 +102,7 @@ def keep_verdict(
         started_at: When the gate began, aware; None: now.
         measurements: What it took.
         attempt: Under which attempt; None for a new gate run: the next free one.
+        origin: The orchestrator's run that judged, as a link or an id.
         negative_control: The verdict is about a copy that was damaged on purpose; nothing is written.
         now: The clock, aware.
 
@@ -123,6 +125,7 @@ def keep_verdict(
         host=socket.gethostname(),
         lastgood=lastgood.__version__,
         measurements=measurements or Measurements(),
+        origin=origin,
     )
     return _store(store, keys, draft, effects_of(verdict))
 

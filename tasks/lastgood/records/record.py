@@ -87,6 +87,7 @@ class Record(Document, frozen=True, kw_only=True):
         host: Where the gate ran.
         lastgood: The version that ran it.
         measurements: What it took.
+        origin: The orchestrator's run that judged, as a link or an id for people; null from the command line.
     """
 
     schema_version: Annotated[int, Meta(ge=1, le=SCHEMA_VERSION)]
@@ -100,6 +101,7 @@ class Record(Document, frozen=True, kw_only=True):
     host: Text
     lastgood: Text
     measurements: Measurements
+    origin: Text | None = None
 
     @property
     def tier(self) -> Tier:
