@@ -34,8 +34,12 @@ def run_rank(arguments: Sequence[str], environ: Mapping[str, str], log: str) -> 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    import torch
+
     from lastgood.replica.trainer.life import main
 
+    if threads := environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(int(threads))  # the fork server read the variable when it imported torch, not this rank
     code = main(arguments, os.environ, began_ns=began_ns)
     sys.stderr.flush()
     os._exit(code)

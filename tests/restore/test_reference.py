@@ -13,7 +13,7 @@ from lastgood.identity import GenerationId
 from lastgood.location import Location, locate
 from lastgood.manifest import Component, Counter, parse_manifest
 from lastgood.restore import RestoreResult, restore
-from lastgood.verdict import Check, CheckState, Finding, Outcome, Reason, Rung, Verdict
+from lastgood.verdict import Check, CheckState, Finding, NoteReason, Outcome, Reason, Rung, Verdict
 from lastgood.verify import verify_generation
 from tests.replica.fleet import train
 
@@ -74,6 +74,21 @@ def test_a_generation_of_the_reference_trainer_passes_and_equals_the_live_run(tm
     not_run = {check.name for check in result.verdict.checks if check.state is not CheckState.RAN}
     assert not_run == {"moving_average_tensors"}
     assert named(result, "control_digests").detail == "steps 5–8 on 2 ranks: equal"
+
+
+@pytest.mark.slow
+def test_another_thread_count_turns_exact_comparisons_into_notes(tmp_path: Path) -> None:
+    """What was promised exactly was promised for the threads that the job pinned; on another host's number the weights
+    of later steps differ, which is no fault of the checkpoint and must quarantine nothing.
+    """
+    family = trained(tmp_path, "--digest-every", "1", stop=8, save_every=4)
+    result = restore(at(family, 4), forked("--digest-every", "1", "--threads", "2"))
+    assert result.verdict.outcome is Outcome.PASS, explained(result)
+    assert "the environment changed: threads" in named(result, "control_digests").detail
+    noted = {(note.reason, note.offender) for note in result.verdict.notes}
+    assert (NoteReason.ENVIRONMENT_CHANGED, "settings.threads") in noted
+    parted = [one for one in result.verdict.notes if one.reason is NoteReason.DETERMINISM_NOT_PROMISED]
+    assert parted, "equal bits would prove that the exact promise may cover other thread counts"
 
 
 OMITTED = [one for one in Component if one is not Component.OTHER]
