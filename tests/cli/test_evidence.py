@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -67,3 +69,26 @@ def test_a_decision_that_cannot_be_read_is_the_family_s_finding(call: Call, fami
     told = call("verify", uri)
     assert told.code == 1
     assert "decision_malformed" in told.out
+
+
+def test_a_verdict_is_also_a_junit_file(call: Call, family: BuiltFamily, uri: str, tmp_path: Path) -> None:
+    """A build shows test results of every tool alike, if they lie where it was told to look; the old ones give way."""
+    file = tmp_path / "lastgood.xml"
+    file.write_text("of the build before")
+    assert call("verify", uri, "--junit", str(file)).code == 0
+    assert ElementTree.parse(file).getroot().attrib["failures"] == "0"
+    (family.root / family.family / str(family.newest) / "data.json").unlink()
+    told = call("verify", f"{uri}/{family.newest}", "--junit", str(file), "--json")
+    assert told.code == 1
+    assert json.loads(told.out)["outcome"] == "fail"
+    assert ElementTree.parse(file).getroot().attrib["failures"] != "0"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lastgood.xml", "runs"]
+
+
+def test_a_junit_file_that_cannot_be_written_is_said_and_never_a_pass(call: Call, uri: str, tmp_path: Path) -> None:
+    """A build that finds no file would say that nothing failed; the verdict is recorded all the same."""
+    told = call("verify", uri, "--junit", str(tmp_path / "nowhere" / "lastgood.xml"))
+    assert told.code == 2
+    assert told.out.count("PASS") == 2
+    assert "JUnit file not written" in told.err
+    assert "tier 1    pass" in call("status", uri).out

@@ -90,6 +90,21 @@ def test_names_from_a_checkpoint_cannot_drive_the_terminal(call: Call, tmp_path:
         assert "\\u202e" in told.out
 
 
+def test_a_quiet_status_speaks_only_of_what_is_broken(
+    call: Call, family: BuiltFamily, uri: str, tmp_path: Path
+) -> None:
+    """Cron mails whatever is printed: a word about a healthy family every ten minutes teaches people to look away."""
+    config = tmp_path / "lastgood.toml"
+    config.write_text(f'[families.llm-7b]\nroot = "{family.root}"\n[families.gone]\nroot = "{family.root}"\n')
+    assert call("status", uri, "--quiet") == Told(0, "", "")
+    told = call("status", "--quiet", "--config", str(config))
+    assert (told.code, told.out.count("COULD NOT TELL"), "READY" in told.out) == (64, 1, False)
+    assert call("quarantine", uri, "--reason", "the loss bends").code == 0
+    told = call("status", uri, "--quiet")
+    assert (told.code, "QUARANTINED" in told.out) == (1, True)
+    assert [report["state"] for report in json.loads(call("status", uri, "-q", "--json").out)] == ["quarantined"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

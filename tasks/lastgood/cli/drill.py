@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from lastgood.cli.evidence import keep_evidence
+from lastgood.cli.evidence import junit_option, keep_evidence, write_junit
 from lastgood.cli.output import complain, emit_json, json_option, say, seconds, table
 from lastgood.cli.settings import config_option, find_family, replica_of
 from lastgood.drill import DrillResult, FaultKind, drill, random_fault
@@ -31,6 +31,7 @@ __all__ = ["drill_command", "phase_table"]
 @click.option("--keep", is_flag=True, help="Leave the replica's family, its traces and the log.")
 @click.option("--no-record", is_flag=True, help="Leave no evidence and change nothing, whatever is found.")
 @config_option
+@junit_option
 @json_option
 def drill_command(
     what: str,
@@ -42,6 +43,7 @@ def drill_command(
     keep: bool,
     no_record: bool,
     config: Path | None,
+    junit: Path | None,
     as_json: bool,
 ) -> int:
     """Start a disposable replica, kill it with SIGKILL, and recover it through its own launcher.
@@ -86,9 +88,10 @@ def drill_command(
         say(f"{render_verdict(verdict)}\n\n{phase_table(result)}")
         if verdict.outcome.exit_code and result.log_tail:
             say(f"\nlast lines of the replica:\n{result.log_tail}")
+    unwritten = write_junit(junit, [verdict], begin)
     if location.generation is None or no_record:
-        return verdict.outcome.exit_code
-    return keep_evidence(Family(location), verdict, location.generation, begin, result.measurements)
+        return verdict.outcome.exit_code or unwritten
+    return keep_evidence(Family(location), verdict, location.generation, begin, result.measurements) or unwritten
 
 
 def _newest(location: Location) -> Location:

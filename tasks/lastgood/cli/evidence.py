@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
 
 from lastgood.cli.output import complain
 from lastgood.errors import LastgoodError, StoreError
 from lastgood.family import Family
+from lastgood.handover import replace_file
 from lastgood.identity import GenerationId
+from lastgood.junit import render_junit
 from lastgood.records import Measurements
 from lastgood.verdict import Verdict
 
-__all__ = ["keep_evidence"]
+__all__ = ["junit_option", "keep_evidence", "write_junit"]
+
+junit_option = click.option(
+    "--junit",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the verdict as JUnit XML into this file.",
+)
 
 
 def keep_evidence(
@@ -27,3 +40,16 @@ def keep_evidence(
         complain(f"evidence not kept: {error.message}", error.hint or "--no-record only looks")
         return verdict.outcome.exit_code or StoreError.exit_code
     return verdict.outcome.exit_code
+
+
+def write_junit(path: Path | None, verdicts: Sequence[Verdict], started_at: datetime) -> int:
+    """Write verdicts where a build looks for its test results; return the exit code of not having been able to."""
+    if path is None:
+        return 0
+    seconds = (datetime.now(UTC) - started_at).total_seconds()
+    try:
+        replace_file(path, render_junit(verdicts, started_at=started_at, seconds=seconds))
+    except OSError as error:
+        complain(f"JUnit file not written: {path}: {os.strerror(error.errno or 0).lower()}", None)
+        return StoreError.exit_code
+    return 0

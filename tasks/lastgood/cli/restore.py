@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lastgood.cli.evidence import keep_evidence
+from lastgood.cli.evidence import junit_option, keep_evidence, write_junit
 from lastgood.cli.output import emit_json, json_option, progress_bar, say, seconds
 from lastgood.cli.settings import NEITHER, config_option, find_family, replica_of
 from lastgood.errors import ResumeRefused, UsageError
@@ -34,6 +34,7 @@ NO_EXPECTATIONS = "the manifest states no expectations"
 @click.option("--keep", is_flag=True, help="Leave the private copy, its traces and the log.")
 @click.option("--no-record", is_flag=True, help="Leave no evidence and change nothing, whatever is found.")
 @config_option
+@junit_option
 @json_option
 def restore_command(
     what: str,
@@ -46,6 +47,7 @@ def restore_command(
     keep: bool,
     no_record: bool,
     config: Path | None,
+    junit: Path | None,
     as_json: bool,
 ) -> int:
     """Restore a generation in fresh processes, make it train, and compare it with what was expected of it.
@@ -80,9 +82,10 @@ def restore_command(
             say("  hint  without `expectations=` in the publish no restore can pass; registered state computes them")
         if result.scratch:
             say(f"  kept  {result.scratch}")
+    unwritten = write_junit(junit, [verdict], begin)
     if no_record:
-        return verdict.outcome.exit_code
-    return keep_evidence(Family(location), verdict, result.generation, begin, result.measurements)
+        return verdict.outcome.exit_code or unwritten
+    return keep_evidence(Family(location), verdict, result.generation, begin, result.measurements) or unwritten
 
 
 def _generation(location: Location, sample: bool) -> Location:

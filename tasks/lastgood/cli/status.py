@@ -23,13 +23,14 @@ __all__ = ["status_command"]
 
 @click.command("status")
 @click.argument("uris", nargs=-1, metavar="[URI|NAME]...")
+@click.option("--quiet", "-q", is_flag=True, help="Only families that are not ready; print nothing if all are.")
 @config_option
 @json_option
-def status_command(uris: tuple[str, ...], config: Path | None, as_json: bool) -> int:
+def status_command(uris: tuple[str, ...], quiet: bool, config: Path | None, as_json: bool) -> int:
     """Say of each family URI what is broken, what may be resumed, and how old the evidence is.
 
     NAME is a family of lastgood.toml; without any: each of them. Exit 0 when each has something to resume and none is
-    quarantined.
+    quarantined. For cron, which mails whatever is printed: --quiet.
     """
     chosen = uris or _configured_uris(config)
     reports, code = [], 0
@@ -42,10 +43,11 @@ def status_command(uris: tuple[str, ...], config: Path | None, as_json: bool) ->
                 report["hint"] = error.hint
         reports.append(report)
         code = max(code, int(report["exit"]))
+    shown = [report for report in reports if report["exit"] or not quiet]
     if as_json:
-        emit_json(reports)
-    else:
-        say("\n\n".join(_text(report) for report in reports))
+        emit_json(shown)
+    elif shown:
+        say("\n\n".join(_text(report) for report in shown))
     return code
 
 

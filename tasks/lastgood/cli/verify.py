@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from lastgood.cli.evidence import keep_evidence
+from lastgood.cli.evidence import junit_option, keep_evidence, write_junit
 from lastgood.cli.output import emit_json, json_option, progress_bar, say
 from lastgood.cli.settings import NEITHER, config_option, find_family
 from lastgood.errors import FormatError, StoreError, UsageError
@@ -26,9 +27,17 @@ __all__ = ["verify_command"]
 @click.option("--repair", is_flag=True, help="Of a family: rewrite pointers and caches that lag.")
 @click.option("--no-record", is_flag=True, help="Leave no evidence and change nothing, whatever is found.")
 @config_option
+@junit_option
 @json_option
 def verify_command(
-    what: str, every: bool, metadata: bool, repair: bool, no_record: bool, config: Path | None, as_json: bool
+    what: str,
+    every: bool,
+    metadata: bool,
+    repair: bool,
+    no_record: bool,
+    config: Path | None,
+    junit: Path | None,
+    as_json: bool,
 ) -> int:
     """Compare the generation URI with its manifest, byte for byte; of a family, its pointers and newest generation.
 
@@ -36,6 +45,7 @@ def verify_command(
 
     The verdict is recorded: a fail bars the generation until an operator rolls back or publishes a newer one.
     """
+    begin = datetime.now(UTC)
     location, settings = find_family(what, config)
     family = Family(location, ignored=settings.ignored if settings else None)
     if not family.exists():
@@ -61,6 +71,7 @@ def verify_command(
     else:
         say("\n\n".join(render_verdict(verdict) for verdict in verdicts))
     codes += [verdict.outcome.exit_code for verdict in verdicts]
+    codes.append(write_junit(junit, verdicts, begin))
     return Outcome.FAIL.exit_code if Outcome.FAIL.exit_code in codes else max(codes)
 
 
