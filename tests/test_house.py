@@ -24,6 +24,9 @@ HEAVY = frozenset({"torch", "numpy", "boto3", "pandas", "sqlalchemy", "prefect"}
 # Modules that open tensors. They are loaded by training code and by restored children, never by a supervisor.
 TENSOR_ROOMS = ("lastgood.state", "lastgood.replica.trainer")
 
+# Modules that index and show evidence: loaded by the commands and flows that do so, when they do.
+INDEX_ROOMS = ("lastgood.ledger", "lastgood.report")
+
 # Everything that turns bytes of a stranger into running code, or may.
 UNPICKLERS = frozenset(
     {
@@ -65,7 +68,8 @@ def module_names() -> list[str]:
     for path in sorted(LIBRARY.rglob("*.py")):
         parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if parts[-1] != "__main__" and not any(name == room or name.startswith(f"{room}.") for room in TENSOR_ROOMS):
+        rooms = (*TENSOR_ROOMS, *INDEX_ROOMS)
+        if parts[-1] != "__main__" and not any(name == room or name.startswith(f"{room}.") for room in rooms):
             names.append(name)
     return names
 
