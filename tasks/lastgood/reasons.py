@@ -256,6 +256,7 @@ class NoteReason(_Explained):
         "phases_unaccounted",
         "the replica reports no marks for that time: `replica.trace.Timeline` measures a phase",
     )
+    DEVICES_CHANGED = "devices_changed", "other devices are visible than at the save; the rank's own came back"
     TOPOLOGY_CHANGED = "topology_changed", "restored on another world size: proves only that"
     QUARANTINE_IN_FORCE = "quarantine_in_force", "the family goes on publishing under quarantine"
     COMMIT_NOT_KEPT = "commit_not_kept", "a takeover or a rollback cut it; it stays as audit and is never offered"

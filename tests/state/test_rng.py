@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -14,15 +15,18 @@ import torch
 from lastgood.errors import RegistrationError
 from lastgood.state import RankIdentity, codec
 from lastgood.state.rng import (
-    CudaStream,
     NumpyGlobalStream,
     PythonStream,
     Stream,
     TorchStream,
     derive_streams,
     named_stream,
+    other_device_streams,
     standard_streams,
 )
+from lastgood.verdict import NoteReason, Reason
+from tests.state.rewrite import rewrite_document
+from tests.state.small import Small
 
 Draw = Callable[[], list[float]]
 
@@ -182,30 +186,128 @@ def test_the_standard_streams_are_always_there() -> None:
     assert {"python", "numpy", "torch.cpu"} <= standard_streams().keys()
 
 
-def test_another_ranks_device_is_observed_and_not_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A draw makes a context: eight ranks on eight devices would lose gigabytes of each to the first save."""
-    far = torch.Generator()
+def show_devices(monkeypatch: pytest.MonkeyPatch, count: int, current: int = 0) -> tuple[torch.Generator, ...]:
+    """Let torch show so many devices, whose streams live on the CPU here; the streams, each of a seed of its own."""
+    generators = tuple(torch.Generator().manual_seed(100 + device) for device in range(count))
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "default_generators", (torch.Generator(), far), raising=False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    near, stream = CudaStream(0).peek(), CudaStream(1)
-    monkeypatch.setattr(torch, "randint", lambda *_, **__: pytest.fail("drew on another rank's device"))
-    before = stream.peek()
-    assert stream.peek() == before != near
-    far.manual_seed(9)
-    assert stream.peek() != before
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "default_generators", generators, raising=False)
+    return generators
+
+
+def saved_on(directory: Path, monkeypatch: pytest.MonkeyPatch, count: int, current: int = 0) -> Path:
+    """A checkpoint of a host with so many devices, each of whose streams has drawn."""
+    for device, generator in enumerate(show_devices(monkeypatch, count, current)):
+        generator.manual_seed(device)
+    Small.build(1).registry.capture(0).write(directory)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("saved", "current", "loads", "now", "restored", "notes"),
+    [
+        (4, 0, 4, 0, {0: 0, 1: 1, 2: 2, 3: 3}, []),
+        (
+            4,
+            3,
+            1,
+            0,
+            {0: 3},
+            ["saved, and no such device is visible: left out: torch.cuda.0, torch.cuda.1, torch.cuda.2"],
+        ),
+        (1, 0, 2, 1, {1: 0}, ["not saved, for no such device was visible: left as they are: torch.cuda.0"]),
+        (1, 0, 1, 0, {0: 0}, []),
+    ],
+    ids=["same", "fewer", "more", "one"],
+)
+def test_a_rank_s_own_device_comes_back_on_any_host(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    saved: int,
+    current: int,
+    loads: int,
+    now: int,
+    restored: dict[int, int],
+    notes: list[str],
+) -> None:
+    """Another number of devices on a host is no fault of a checkpoint: the rank's own stream is what training draws
+    from, and what could not be put back of the others is said.
+    """
+    saved_on(tmp_path, monkeypatch, saved, current)
+    generators = show_devices(monkeypatch, loads, now)
+    report = Small.build(2).registry.load(tmp_path)
+    assert report.findings == ()
+    seeds = {device: generator.initial_seed() for device, generator in enumerate(generators)}
+    assert seeds == {device: restored.get(device, 100 + device) for device in range(loads)}
+    assert [note.message for note in report.notes] == [f"other devices' streams {text}" for text in notes]
+    assert {note.reason for note in report.notes} <= {NoteReason.DEVICES_CHANGED}
+
+
+@pytest.mark.parametrize(("saved", "loads"), [(1, 0), (0, 1)])
+def test_a_rank_s_own_device_is_no_optional_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: int, loads: int
+) -> None:
+    """A run that moves between devices and the CPU draws from other streams than were saved."""
+    saved_on(tmp_path, monkeypatch, saved)
+    show_devices(monkeypatch, loads)
+    report = Small.build(2).registry.load(tmp_path)
+    assert [(one.reason, one.offender) for one in report.findings] == [(Reason.STATE_INVALID, "rng")]
+    assert "stream torch.cuda was" in report.findings[0].message
+    assert not report.changed
+
+
+def test_a_damaged_stream_of_another_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optional is whether the device is there, not whether what was saved of it is whole."""
+    file = saved_on(tmp_path, monkeypatch, 2) / "rng/rank-00000.json"
+    rewrite_document(file, lambda document: document["states"]["rng"].update({"torch.cuda.1": 5}))
+    assert [one.offender for one in Small.build(2).registry.load(tmp_path).findings] == ["rng"]
+
+
+def test_another_device_s_stream_is_read_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That hosts may differ in their devices excuses no stream that both have and that was not put back."""
+    saved_on(tmp_path, monkeypatch, 2)
+    show_devices(monkeypatch, 2)
+    run = Small.build(2)
+    other = torch.cuda.default_generators[1]
+    load = TorchStream.load
+    monkeypatch.setattr(TorchStream, "load", lambda one, saved: None if other in one.owns else load(one, saved))
+    findings = run.registry.load(tmp_path).findings
+    assert [(one.reason, one.offender) for one in findings] == [(Reason.STATE_NOT_RESTORED, "rng")]
+
+
+def test_another_ranks_device_is_never_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw makes a context: eight ranks on eight devices would lose gigabytes of each to the first save."""
+    show_devices(monkeypatch, 2, current=1)
+    registry = Small.build(1).registry
+    assert "torch.cuda" in registry.observe(0).rank.rng_draws
+    assert not {"torch.cuda.0", "torch.cuda.1"} & registry.observe(0).rank.rng_draws.keys()
+    own = standard_streams()["torch.cuda"].peek()
+    assert own == TorchStream(torch.Generator().manual_seed(101)).peek()
 
 
 @pytest.mark.gpu
 def test_every_cuda_device_has_a_stream() -> None:
     """Each device's dropout draws from its own stream."""
-    streams = standard_streams()
-    for device in range(torch.cuda.device_count()):
-        stream = streams[f"torch.cuda.{device}"]
+    current = torch.cuda.current_device()
+    streams = {current: standard_streams()["torch.cuda"]}
+    streams |= {int(name.rpartition(".")[2]): stream for name, stream in other_device_streams().items()}
+    assert streams.keys() == set(range(torch.cuda.device_count()))
+    for device, stream in streams.items():
         saved = through_json(stream.save())
-        peeked = stream.peek()
         expected = torch.rand(5, device=f"cuda:{device}").tolist()
         assert list(stream.validate(saved)) == []
         stream.load(saved)
-        assert stream.peek() == peeked
         assert torch.rand(5, device=f"cuda:{device}").tolist() == expected
+
+
+@pytest.mark.gpu
+def test_a_peek_leaves_a_cuda_stream_where_it_is() -> None:
+    """What is expected of the next draws on the rank's own device must consume none of them."""
+    stream = standard_streams()["torch.cuda"]
+    saved = through_json(stream.save())
+    peeked = stream.peek()
+    expected = torch.rand(5, device="cuda").tolist()
+    stream.load(saved)
+    assert stream.peek() == peeked
+    assert torch.rand(5, device="cuda").tolist() == expected

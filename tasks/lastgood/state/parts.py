@@ -47,6 +47,7 @@ class DocumentPart:
         load: Puts saved values into the live object; only called when nothing was found wrong anywhere.
         owns: Live objects that this part saves, for the audit.
         compares: Whether the values must read back equal after a load (a position that a load derives need not).
+        keys_vary: Whether hosts may lawfully differ in the keys; those that were saved and are live read back equal.
     """
 
     component: Component
@@ -58,6 +59,7 @@ class DocumentPart:
     load: Callable[[Any], None]
     owns: tuple[object, ...] = ()
     compares: bool = True
+    keys_vary: bool = False
 
 
 class TensorPart(Protocol):

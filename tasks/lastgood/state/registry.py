@@ -34,7 +34,7 @@ from lastgood.state.observation import Observation
 from lastgood.state.parts import DocumentPart, Scope, TensorPart
 from lastgood.state.ranks import RankIdentity, Ranks
 from lastgood.state.restoring import LoadReport, restore
-from lastgood.state.rng import Stream, named_stream, rng_part, standard_streams
+from lastgood.state.rng import Stream, named_stream, other_device_streams, rng_part, standard_streams
 from lastgood.state.snapshot import Snapshot, capture_documents
 from lastgood.state.storage import HostMemory, capture_tensors
 from lastgood.state.trackers import DTensorTracker, MegatronTracker
@@ -58,6 +58,7 @@ class Registry:
         self._document_parts: dict[str, DocumentPart] = {}
         self._positions: dict[str, Position] = {}
         self._streams: dict[str, Stream] = {}
+        self._other_streams: dict[str, Stream] = {}
         self._memory: dict[str, HostMemory] = {}
         self._absent: dict[Component, str] = {}
         self._explained: dict[str, str] = {}
@@ -97,6 +98,8 @@ class Registry:
     ) -> None:
         """Register this rank's random streams: the global ones always, and these.
 
+        Set the rank's CUDA device before: its stream must come back, those of other visible devices are optional.
+
         Args:
             generators: Name → `random.Random`, NumPy `Generator` or `RandomState`, or `torch.Generator`.
             cuda_tracker: Megatron's, with all its streams added.
@@ -109,8 +112,9 @@ class Registry:
             streams["tracker.cuda"] = MegatronTracker(cuda_tracker)
         if dtensor_tracker is not None:
             streams["tracker.dtensor"] = DTensorTracker(dtensor_tracker)
-        self._add_document(rng_part(streams, self.identity))
-        self._streams = streams
+        others = other_device_streams()
+        self._add_document(rng_part(streams, self.identity, others=others))
+        self._streams, self._other_streams = streams, others
 
     def data(self, source: object, *, loader: object = None, name: str = "train") -> None:
         """Register where the samples stand.
@@ -307,7 +311,7 @@ class Registry:
             directory,
             tuple(self._tensor_parts.values()),
             tuple(self._document_parts.values()),
-            streams=self._streams,
+            streams={**self._streams, **self._other_streams},
             identity=self.identity,
             ranks=self._ranks,
             explained=self._explained,

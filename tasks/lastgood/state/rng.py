@@ -2,13 +2,16 @@
 
 Decides the spelling and the lawful values of Python's, NumPy's and torch's generators. Leaves foreign trackers to
 `trackers`, and which streams a run has to the registry. Rules: an initial seed is no state; a peek leaves a stream
-where it was; an all-zero Mersenne twister, which Python and NumPy accept and which yields 0.0 for ever, is refused.
+where it was; an all-zero Mersenne twister, which Python and NumPy accept and which yields 0.0 for ever, is refused. A
+rank trains on one device, whose stream must come back; how many others are visible is the host's business, so theirs
+are saved and put back where both hosts have them, and said where not.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy
@@ -21,18 +24,20 @@ from lastgood.state import codec
 from lastgood.state.parts import DocumentPart, Scope
 from lastgood.state.ranks import RankIdentity
 from lastgood.state.tensorfile import tensor_bytes
+from lastgood.verdict import Note, NoteReason
 
 __all__ = [
-    "CudaStream",
     "NumpyGeneratorStream",
     "NumpyGlobalStream",
     "PythonStream",
     "Stream",
     "TorchStream",
     "check_torch_state",
+    "cuda_stream",
     "derive_streams",
     "digest_words",
     "named_stream",
+    "other_device_streams",
     "rng_part",
     "standard_streams",
 ]
@@ -40,6 +45,7 @@ __all__ = [
 PEEKED_DRAWS = 4
 _TWISTER_WORDS = 624
 _WORD = 2**32
+_OTHER_DEVICE = re.compile(r"torch\.cuda\.[0-9]{1,4}")
 
 
 class Stream(Protocol):
@@ -201,30 +207,27 @@ class TorchStream:
         self._generator.manual_seed(seed)
 
 
-class CudaStream(TorchStream):
-    """The global stream of one CUDA device.
-
-    Only this rank's own device is drawn on: a draw makes a context, which costs hundreds of megabytes on each device
-    from each rank. Words of the state's digest stand for the draws of the others.
-    """
-
-    def __init__(self, device: int) -> None:
-        torch.cuda.init()
-        super().__init__(torch.cuda.default_generators[device])
-        self._device = device
-
-    def peek(self) -> tuple[int | float, ...]:
-        if self._device == torch.cuda.current_device():
-            return super().peek()
-        return digest_words({"state": self.save()})
+def cuda_stream(device: int) -> TorchStream:
+    """The global stream of one CUDA device."""
+    torch.cuda.init()
+    return TorchStream(torch.cuda.default_generators[device])
 
 
 def standard_streams() -> dict[str, Stream]:
-    """The streams that any library may draw from: Python, NumPy, torch on the CPU and on every visible CUDA device."""
+    """The streams that any library may draw from: Python, NumPy, torch on the CPU and on this rank's current device."""
     streams: dict[str, Stream] = {"python": PythonStream(), "numpy": NumpyGlobalStream(), "torch.cpu": TorchStream()}
-    for device in range(torch.cuda.device_count()):
-        streams[f"torch.cuda.{device}"] = CudaStream(device)
+    if torch.cuda.device_count():
+        streams["torch.cuda"] = cuda_stream(torch.cuda.current_device())
     return streams
+
+
+def other_device_streams() -> dict[str, Stream]:
+    """The streams of the other visible devices by index: another rank's, or those of a model spread over several.
+
+    They are never peeked: a draw makes a context, which costs hundreds of megabytes on each device from each rank.
+    """
+    others = [device for device in range(torch.cuda.device_count()) if device != torch.cuda.current_device()]
+    return {f"torch.cuda.{device}": cuda_stream(device) for device in others}
 
 
 def named_stream(name: str, generator: object) -> Stream:
@@ -306,35 +309,53 @@ def _check_bit_generator(live: Mapping[str, Any], saved: Mapping[str, Any]) -> I
         yield f"uinteger: expected 0..{_WORD - 1}, found {saved['uinteger']}"
 
 
-def rng_part(streams: Mapping[str, Stream], identity: RankIdentity) -> DocumentPart:
-    """All streams of this rank, in a file of its own."""
+def rng_part(streams: Mapping[str, Stream], identity: RankIdentity, *, others: Mapping[str, Stream]) -> DocumentPart:
+    """All streams of this rank, in a file of its own.
 
-    def validate(saved: Any) -> Iterator[str]:
+    Args:
+        streams: Those that must come back, and no more than those.
+        identity: This rank.
+        others: Of other devices, which may lawfully be missing at the save or now.
+    """
+    everything = {**streams, **others}
+
+    def validate(saved: Any) -> Iterator[str | Note]:
         if not isinstance(saved, dict):
             yield f"expected the streams by name, found {type(saved).__name__}"
             return
         for name in sorted(streams.keys() - saved.keys()):
             yield f"stream {name} was not saved"
-        for name in sorted(saved.keys() - streams.keys()):
+        gone = {name for name in saved.keys() - everything.keys() if _OTHER_DEVICE.fullmatch(name)}
+        for name in sorted(saved.keys() - everything.keys() - gone):
             yield f"stream {name[:80]} was saved, and the run has none of that name"
-        for name in sorted(saved.keys() & streams.keys()):
-            for fact in streams[name].validate(saved[name]):
+        if gone:
+            yield _devices_changed(gone, "saved, and no such device is visible: left out")
+        if added := others.keys() - saved.keys():
+            yield _devices_changed(added, "not saved, for no such device was visible: left as they are")
+        for name in sorted(saved.keys() & everything.keys()):
+            for fact in everything[name].validate(saved[name]):
                 yield f"stream {name}: {fact}"
 
     def load(saved: Any) -> None:
-        for name, stream in streams.items():
-            stream.load(saved[name])
+        for name in saved.keys() & everything.keys():
+            everything[name].load(saved[name])
 
     return DocumentPart(
         component=Component.RNG,
         name="rng",
         file=f"rng/{identity.file_stem}.json",
         scope=Scope.PER_RANK,
-        save=lambda: {name: stream.save() for name, stream in streams.items()},
+        save=lambda: {name: stream.save() for name, stream in everything.items()},
         validate=validate,
         load=load,
-        owns=tuple(owned for stream in streams.values() for owned in stream.owns),
+        owns=tuple(owned for stream in everything.values() for owned in stream.owns),
+        keys_vary=True,
     )
+
+
+def _devices_changed(names: Collection[str], fact: str) -> Note:
+    shown = ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")
+    return Note(reason=NoteReason.DEVICES_CHANGED, message=f"other devices' streams {fact}: {shown}", offender="rng")
 
 
 def derive_streams(streams: Mapping[str, Stream], saved: bytes, identity: RankIdentity) -> None:
