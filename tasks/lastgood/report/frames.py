@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
+from typing import Final
 
 import pandas
 
@@ -18,7 +19,10 @@ from lastgood.criteria import Criterion
 
 __all__ = ["COLUMNS", "Frames", "make_frame"]
 
-TEXT, COUNT, MEASURED, TIME = "str", "int64", "float64", "datetime64[us, UTC]"
+TEXT: Final = "str"
+COUNT: Final = "int64"
+MEASURED: Final = "float64"
+TIME: Final = "datetime64[us, UTC]"
 
 _RECORD: Mapping[str, str] = {
     "family": TEXT,

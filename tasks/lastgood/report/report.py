@@ -1,6 +1,6 @@
 """What a report is: frames, the objectives judged, and what follows from them.
 
-Decides nothing; `building` makes one, the page, the metrics and the command line show it.
+Decides nothing; `building` makes one; the page, the metrics and the command line show it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,25 @@ from lastgood.config import Objectives
 from lastgood.report.frames import TEXT, Frames
 from lastgood.verdict import Outcome
 
-__all__ = ["OBJECTIVE_COLUMNS", "Area", "Report"]
+__all__ = ["OBJECTIVE_COLUMNS", "Area", "Report", "Result"]
 
 
 class Area(StrEnum):
-    """The two service indicators, never averaged, and what concerns the family as a whole."""
+    """The two service indicators, which are never averaged: can we save, and can we come back?"""
 
     CREATION = "creation"
     RECOVERY = "recovery"
-    FAMILY = "family"
+
+
+class Result(StrEnum):
+    """What came of one objective of one family."""
+
+    MET = "met"
+    MISSED = "missed"
+    NOT_SET = "not_set"
+    """`lastgood.toml` sets no limit."""
+    NOT_MEASURED = "not_measured"
+    """There is nothing yet to compare; the objective that demands evidence says so."""
 
 
 OBJECTIVE_COLUMNS: Mapping[str, str] = {
@@ -32,7 +42,7 @@ OBJECTIVE_COLUMNS: Mapping[str, str] = {
     "objective": TEXT,
     "area": TEXT,
     "sentence": TEXT,
-    "outcome": TEXT,
+    "result": TEXT,
     "measured": TEXT,
     "limit": TEXT,
 }
@@ -45,13 +55,13 @@ class Report:
     Args:
         made_at: When, aware UTC; every age counts up to it.
         frames: What the ledger said.
-        indicators: One row a family: every figure that an objective is about.
-        objectives: One row a family and objective: `outcome` is `met`, `missed` or `not_set`; `measured` and `limit`
-            are texts with their unit, `sentence` says what is demanded.
+        indicators: One row a family: every figure that an objective is about (`indicators.INDICATOR_COLUMNS`).
+        objectives: One row a family and objective (`OBJECTIVE_COLUMNS`): `sentence` says what is demanded, `result`
+            is a `Result`, `measured` and `limit` are texts with their unit.
         settings: Family → what it must achieve, by `lastgood.toml`.
-        outcome: `pass` when every objective of every family is met; `inconclusive` when nothing is missed but that a
-            family could not tell its state.
-        trouble: What could not be read while the ledger was brought up to date, by family.
+        outcome: `pass` when no objective is missed; `inconclusive` when all that stands in the way is that a family
+            could not tell its state.
+        trouble: Family → what could not be read while the ledger was brought up to date.
     """
 
     made_at: datetime
