@@ -123,7 +123,8 @@ def _barred_offers(frames: Frames, families: pandas.DataFrame) -> pandas.Series[
     barred = frames.saves[frames.saves["state"] == "barred"]
     offers = families[["family", "latest"]].reset_index(drop=True).rename(columns={"latest": "generation"})
     found = offers.merge(barred[["family", "generation"]], on=["family", "generation"])
-    return found.groupby("family")["generation"].count()
+    counted: pandas.Series[Any] = found.groupby("family")["generation"].count()
+    return counted
 
 
 def _overdue(frames: Frames, demanded: Mapping[str, Objectives], now: pandas.Timestamp) -> pandas.DataFrame:
@@ -179,7 +180,7 @@ def _inconclusive(out: pandas.DataFrame, frames: Frames, now: pandas.Timestamp) 
         is_conclusive = records["outcome"].isin(CONCLUSIVE)
         last = records[is_conclusive].groupby("family")["finished_at"].max()
         open_ones = records[~is_conclusive]
-        concluded = open_ones["family"].map(last)
+        concluded = last.reindex(open_ones["family"]).set_axis(open_ones.index)
         trailing = open_ones[concluded.isna() | (open_ones["finished_at"] > concluded)]
         since[str(tier)] = trailing.groupby("family")["finished_at"].min().reindex(out.index)
     ages = pandas.DataFrame({tier: _age(moments, now) for tier, moments in since.items()}).fillna(0.0)
