@@ -1,0 +1,99 @@
+"""What a run ends as: verdicts become one final Prefect state, and a user's mistake becomes one clear line.
+
+Decides the state. Rules: pass → Completed; fail → Failed, with the reasons in its message; inconclusive → type FAILED
+under the name `Inconclusive`, not run → under `NotRun`, because what was not proven is never green; of several the
+worst decides. A configuration mistake ends Failed, a store that could not tell ends Inconclusive, both without a
+traceback; only a defect of ours has one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec
+
+from prefect import State
+from prefect.states import Completed, Failed
+
+from lastgood.errors import LastgoodError, StoreError
+from lastgood.verdict import Outcome, Verdict
+from lastgood_prefect import escape
+
+__all__ = ["final_state", "refused", "told_plainly"]
+
+MAXIMUM_MESSAGE_CHARACTERS = 2000
+MAXIMUM_FINDINGS_NAMED = 3
+"""Of each verdict; the page's artifacts show more, the record all."""
+
+_WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_RUN, Outcome.PASS)
+_NAMES = {Outcome.INCONCLUSIVE: "Inconclusive", Outcome.NOT_RUN: "NotRun"}
+
+Parameters = ParamSpec("Parameters")
+
+
+def final_state(
+    verdicts: Iterable[Verdict],
+    *,
+    errors: Sequence[LastgoodError] = (),
+    remarks: Iterable[str] = (),
+    data: object = None,
+) -> State[Any]:
+    """The state of a run that reached these verdicts.
+
+    Args:
+        verdicts: What its gates said; none at all and no error: there was nothing to do.
+        errors: What kept it from further verdicts.
+        remarks: Further sentences for its message, e.g. what was skipped and why.
+        data: What the state carries as its result.
+    """
+    judged = list(verdicts)
+    outcomes = [*(verdict.outcome for verdict in judged), *(_outcome(error) for error in errors)]
+    worst = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), Outcome.PASS)
+    ordered = sorted(judged, key=lambda verdict: _WORST_FIRST.index(verdict.outcome))
+    lines = [*(_spoken(error) for error in errors), *(_told(verdict) for verdict in ordered), *remarks]
+    message = escape.line("; ".join(lines), limit=MAXIMUM_MESSAGE_CHARACTERS)
+    if worst is Outcome.PASS:
+        return Completed(message=message, data=data)
+    return Failed(name=_NAMES.get(worst, "Failed"), message=message, data=data)
+
+
+def refused(error: LastgoodError) -> State[Any]:
+    """The state of a run that could not do its work at all."""
+    return final_state((), errors=(error,))
+
+
+def told_plainly(function: Callable[Parameters, State[Any]]) -> Callable[Parameters, State[Any]]:
+    """Decorate the function of a flow (under `@flow`): what lastgood raises on purpose becomes its final state."""
+
+    @functools.wraps(function)
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> State[Any]:
+        try:
+            return function(*args, **kwargs)
+        except LastgoodError as error:
+            return refused(error)
+
+    return run
+
+
+def _outcome(error: LastgoodError) -> Outcome:
+    return Outcome.INCONCLUSIVE if isinstance(error, StoreError) else Outcome.FAIL
+
+
+def _spoken(error: LastgoodError) -> str:
+    return error.message + (f" (hint: {error.hint})" if error.hint else "")
+
+
+def _told(verdict: Verdict) -> str:
+    said = f"{verdict.subject}: {verdict.outcome.value.replace('_', ' ')}"
+    if verdict.outcome is Outcome.PASS:
+        return said
+    findings = verdict.findings
+    why = [f"{finding.reason.value} ({finding.offender})" for finding in findings[:MAXIMUM_FINDINGS_NAMED]]
+    if len(findings) > MAXIMUM_FINDINGS_NAMED:
+        why.append(f"{len(findings) - MAXIMUM_FINDINGS_NAMED} more findings")
+    if not findings:
+        # Without a finding it is the checks that could not be made, or were not, which say why.
+        why = [f"{check.name}: {check.detail}" for check in verdict.checks if check.outcome is verdict.outcome][
+            :MAXIMUM_FINDINGS_NAMED
+        ]
+    return f"{said}: {', '.join(why)}" if why else said

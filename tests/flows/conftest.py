@@ -1,0 +1,45 @@
+"""One Prefect server for all flow tests of a session, and families of a configuration to run flows over.
+
+Starting it costs about 13 s, so it is started once and only where a test asks for it (`prefect_server`, or a fixture
+that needs it). Heartbeats are off: a flow would wait a second for their thread at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_SERVER_ANALYTICS_ENABLED,
+    temporary_settings,
+)
+from prefect.testing.utilities import prefect_test_harness
+
+from lastgood.testing.build import BuiltFamily, build_family
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[str]:
+    """The API's URL of a server on a database of its own."""
+    quiet = {PREFECT_SERVER_ANALYTICS_ENABLED: False, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DO_NOT_TRACK", "1")
+        environment.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+        environment.delenv("PREFECT_API_URL", raising=False)
+        with temporary_settings(quiet), prefect_test_harness(server_startup_timeout=120), temporary_settings(quiet):
+            yield str(PREFECT_API_URL.value())
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuiltFamily:
+    """A healthy family of three generations, `llm-7b` by its name in the file that LASTGOOD_CONFIG names."""
+    root = tmp_path / "runs"
+    root.mkdir()
+    built = build_family(root, "llm-7b")
+    configuration = tmp_path / "lastgood.toml"
+    configuration.write_text(f'[families.llm-7b]\nroot = "{root}"\n', encoding="utf-8")
+    monkeypatch.setenv("LASTGOOD_CONFIG", str(configuration))
+    return built
