@@ -13,7 +13,20 @@ from enum import IntEnum, StrEnum
 from lastgood.documents import Document
 from lastgood.reasons import NoteReason, Reason
 
-__all__ = ["Check", "Finding", "Note", "NoteReason", "Outcome", "Reason", "Rung", "Tier", "Verdict", "judge", "waive"]
+__all__ = [
+    "Check",
+    "Finding",
+    "Note",
+    "NoteReason",
+    "Outcome",
+    "Reason",
+    "Rung",
+    "Tier",
+    "Verdict",
+    "judge",
+    "undecided",
+    "waive",
+]
 
 
 class Outcome(StrEnum):
@@ -175,6 +188,20 @@ def judge(
     return Verdict(
         tier=tier, rung=rung, subject=subject, outcome=outcome, checks=made, required=needed, notes=tuple(notes)
     )
+
+
+def undecided(*, tier: Tier, subject: str, check: str, why: str, rung: Rung = Rung.FULL) -> Verdict:
+    """The verdict of a gate that something else than its subject kept from an answer.
+
+    Args:
+        tier: The gate.
+        subject: What it was about.
+        check: The name under which that is said.
+        why: What kept it, for people.
+        rung: How far it would have climbed.
+    """
+    stopped = Check(name=check, state=CheckState.INCONCLUSIVE, detail=why)
+    return judge(tier=tier, rung=rung, subject=subject, checks=(stopped,), required=(check,))
 
 
 def waive(verdict: Verdict, ignored: Mapping[str, str]) -> Verdict:

@@ -108,6 +108,8 @@ class FakeRank:
                 return self.crash()
             if self.step % asked.save_every == 0 and self.misbehave != "never saves":
                 self.save(run)
+                if self.misbehave == "hangs after its save":
+                    time.sleep(1000)
         run.close()
         self.trace.write(Stopped(at=Mark.now(), spans=(), reason=StopReason.FINISHED, step=self.step))
         return 0

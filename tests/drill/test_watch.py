@@ -12,7 +12,7 @@ from lastgood.drill.watch import Departures, Watch
 from lastgood.errors import FormatError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.location import Location
-from lastgood.replica import keeper
+from lastgood.replica import keeper, trace
 from lastgood.replica.trace import (
     TRACE_VERSION,
     Discovered,
@@ -80,6 +80,19 @@ def test_lives_are_followed_as_they_grow(tmp_path: Path, family: Location) -> No
         assert watch.life(2).last_words is None
         later.write(Refused(at=Mark.now(), spans=(), findings=(), message="shape mismatch"))
         assert watch.life(2).last_words == "rank 0 refused: shape mismatch"
+
+
+def test_a_settled_life_is_read_to_its_end(tmp_path: Path, family: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look reads a bounded part, but what a dead job did last decides how many steps its recovery lost."""
+    monkeypatch.setattr(trace, "MAXIMUM_POLL_BYTES", 1000)
+    with begin(tmp_path, 1, 0, world_size=1) as writer:
+        for number in range(1, 41):
+            writer.write(step(number))
+    watch = Watch(family)
+    looks = [watch.life(1).last_step for _ in range(2)]
+    assert 0 < looks[0] < looks[1] < 40
+    assert watch.settled(1).last_step == 40
+    assert sorted(watch.settled(1).ranks[0].steps) == list(range(1, 41))
 
 
 def test_a_trace_that_is_not_lawful_is_named(tmp_path: Path, family: Location) -> None:

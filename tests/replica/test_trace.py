@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from lastgood.documents import canonical_bytes
 from lastgood.errors import FormatError, StorePermanentError, UsageError
 from lastgood.manifest import RankExpectations, SampleIds
+from lastgood.replica import trace
 from lastgood.replica.trace import (
     TRACE_VERSION,
     Discovered,
@@ -101,10 +103,10 @@ def test_every_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
         for record in records:
             writer.write(record)
     reader = TraceReader(tmp_path)
-    assert reader.records(3, 1) == tuple(records)
+    assert tuple(reader.records(3, 1)) == tuple(records)
     assert (reader.incarnations(), reader.ranks(3)) == ((3,), (1,))
     assert list(reader.steps(3, 1)) == [5]
-    assert reader.records(3, 0) == ()
+    assert tuple(reader.records(3, 0)) == ()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.1, 2.0**-149, 1e300])
@@ -126,7 +128,21 @@ def test_segments_roll_by_size_and_read_as_one(tmp_path: Path) -> None:
     segments = sorted(trace_directory(tmp_path, 1, 0).iterdir())
     assert len(segments) > 5
     assert max(path.stat().st_size for path in segments) <= 1000
-    assert TraceReader(tmp_path).records(1, 0) == tuple(records)
+    assert tuple(TraceReader(tmp_path).records(1, 0)) == tuple(records)
+
+
+def test_one_look_reads_a_bounded_part_and_the_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace of weeks, or of a replica gone wild, must neither fill the supervisor's memory nor lose a record."""
+    records = tuple(step(k) for k in range(40))
+    with TraceWriter(tmp_path, 1, 0, segment_bytes=1000) as writer:
+        for record in records:
+            writer.write(record)
+    monkeypatch.setattr(trace, "MAXIMUM_POLL_BYTES", 1500)
+    follower = TraceReader(tmp_path).follow(1, 0)
+    looks = list(iter(follower.poll, ()))
+    assert tuple(record for look in looks for record in look) == records
+    assert max(sum(len(canonical_bytes(record)) for record in look) for look in looks) <= 1500
+    assert tuple(TraceReader(tmp_path).records(1, 0)) == records
 
 
 def test_follower_returns_each_record_once_while_it_is_written(tmp_path: Path) -> None:
@@ -224,7 +240,7 @@ def test_unlawful_whole_line_is_refused_with_its_place(tmp_path: Path, damage: C
             writer.write(step(k))
     place = damage(trace_directory(tmp_path, 1, 0))
     with pytest.raises(FormatError) as caught:
-        TraceReader(tmp_path).records(1, 0)
+        tuple(TraceReader(tmp_path).records(1, 0))
     assert place in caught.value.message
 
 
@@ -251,7 +267,7 @@ def test_value_on_its_way_is_fetched_one_record_later(tmp_path: Path) -> None:
 
     with TraceWriter(tmp_path, 1, 0) as writer:
         writer.write_later(make)
-        assert (fetched, TraceReader(tmp_path).records(1, 0)) == ([], ())
+        assert (fetched, tuple(TraceReader(tmp_path).records(1, 0))) == ([], ())
         writer.write(step(2))
         assert list(TraceReader(tmp_path).steps(1, 0)) == [1, 2]
         writer.write_later(lambda: step(3))

@@ -38,7 +38,7 @@ def test_plain_loop_is_traced_with_one_call_a_step(tmp_path: Path) -> None:
         trace.saved(GenerationId(1, 2))
         trace.stopped(StopReason.FINISHED, 2)
     run.close()
-    told = TraceReader(tmp_path / "f").records(1, 0)
+    told = tuple(TraceReader(tmp_path / "f").records(1, 0))
     assert [type(record) for record in told] == [Started, Discovered, Step, Step, Saved, Stopped]
     first, second = (record for record in told if isinstance(record, Step))
     assert (first.loss, second.loss, second.grad_norm) == (0.5, NotFinite.NAN, 1.5)

@@ -36,7 +36,7 @@ SOLO = ("--strategy", "single", "--allow-fresh", "--steps", "20", "--samples", "
 
 
 def records(family: Path, incarnation: int, rank: int = 0) -> tuple[TraceRecord, ...]:
-    return TraceReader(family).records(incarnation, rank)
+    return tuple(TraceReader(family).records(incarnation, rank))
 
 
 def manifest(family: Path, incarnation: int, step: int) -> Manifest:
@@ -175,11 +175,17 @@ def test_damaged_shard_is_refused_on_every_rank_and_nothing_is_trained(tmp_path:
 
 
 def test_family_without_a_commit_needs_allow_fresh(tmp_path: Path) -> None:
-    """A run that silently starts at step zero has lost everything before anybody notices."""
+    """A run that silently starts at step zero has lost everything before anybody notices; supervisors read in the
+    trace why it did not.
+    """
     arguments = [argument for argument in SOLO if argument != "--allow-fresh"]
     with Fleet(tmp_path / "f", 1, arguments) as fleet:
         assert fleet.wait() == [1]
     assert "allow-fresh" in last_words(fleet)
+    started, refused = records(tmp_path / "f", 1)
+    assert isinstance(started, Started)
+    assert isinstance(refused, Refused)
+    assert [finding.reason for finding in refused.findings] == ["nothing_to_resume"]
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,26 @@ def test_a_measured_restore_says_what_took_how_long(trained: Path) -> None:
     assert sum(span or 0.0 for span in spans) <= measured.phases["replica"]
 
 
+@pytest.mark.parametrize("how", ["copying", "waiting"])
+def test_a_cancelled_restore_ends_at_once_and_proves_nothing(trained: Path, tmp_path: Path, how: str) -> None:
+    """Whoever cancels a restore wants its machine back, and half a restore must neither prove nor bar anything."""
+    copied, looks = [], iter(range(1000))
+
+    def cancel() -> str | None:
+        waiting = bool(copied) and how == "waiting" and next(looks) >= 20
+        return "nobody waits for it" if waiting or how == "copying" else None
+
+    result = restore(
+        generation(trained, 20), misbehaving("hang"), scratch=tmp_path, progress=copied.append, cancel=cancel
+    )
+    assert result.verdict.outcome is Outcome.INCONCLUSIVE
+    assert [(check.name, check.detail) for check in result.verdict.checks] == [
+        ("cancelled", "cancelled: nobody waits for it")
+    ]
+    assert bool(copied) == (how == "waiting")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_pass_may_prove_the_generation(trained: Path, tmp_path: Path) -> None:
     """The verdict of a full restore is what moves LAST_GOOD; it must fit the record that does it."""
     location = generation(trained, 30)

@@ -54,6 +54,7 @@ class Observed:
         save_failure: Why there is no such save.
         survivors: Processes of the killed life that were alive when the job had recovered.
         leftovers: Processes that outlived the end of the drill.
+        unread: Why what the job left behind cannot be read, if it cannot.
     """
 
     subject: str
@@ -70,6 +71,7 @@ class Observed:
     save_failure: str | None = None
     survivors: tuple[ProcessIdentity, ...] = ()
     leftovers: tuple[ProcessIdentity, ...] = ()
+    unread: str | None = None
 
 
 def judge_drill(observed: Observed, objectives: Objectives, *, checks: Iterable[Check] = ()) -> Verdict:
@@ -129,6 +131,8 @@ def _fault_fired(observed: Observed) -> Check:
 def _recovered(observed: Observed) -> Check:
     if observed.shot is None:
         return _not_run("recovered", _why(observed))
+    if observed.unread is not None:
+        return Check(name="recovered", state=CheckState.INCONCLUSIVE, detail=_why(observed))
     if observed.recovered is None:
         message = f"not recovered: {observed.subject}: after {observed.fault}: {observed.failure}"
         finding = Finding(reason=Reason.DRILL_NOT_RECOVERED, message=message, offender=observed.subject)
@@ -285,7 +289,11 @@ def _parsed(text: str) -> GenerationId | None:
 
 
 def _why(observed: Observed) -> str:
-    return "nothing was killed" if observed.shot is None else "the job did not recover"
+    if observed.shot is None:
+        return "nothing was killed"
+    if observed.unread is not None:
+        return f"what the job left behind cannot be read: {observed.unread}"
+    return "the job did not recover"
 
 
 def _not_run(name: str, why: str) -> Check:

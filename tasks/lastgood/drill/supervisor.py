@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -30,11 +30,12 @@ from lastgood.protocol import choose, perform
 from lastgood.records import Measurements
 from lastgood.replica.contract import ReplicaEnvironment
 from lastgood.replica.processes import ProcessIdentity
+from lastgood.restore.cancel import Cancel, Cancelled, cancelled_verdict, heed, heeding, never
 from lastgood.restore.materialize import Scratch, make_copy, open_scratch
 from lastgood.restore.supervisor import without_secrets
 from lastgood.stores import LocalStore
 from lastgood.stores.port import Progress
-from lastgood.verdict import Check, Verdict
+from lastgood.verdict import Check, Tier, Verdict
 from lastgood.verify import inspector, verify_generation
 
 __all__ = ["DrillResult", "Stage", "drill"]
@@ -92,6 +93,7 @@ def drill(
     keep: bool = False,
     stage: Callable[[Stage], None] = lambda stage: None,
     progress: Progress | None = None,
+    cancel: Cancel = never,
 ) -> DrillResult:
     """Kill a disposable replica and recover it through its own launcher (tier 3).
 
@@ -105,6 +107,7 @@ def drill(
         keep: Leave the family, its traces and the log.
         stage: Told how far the drill has come.
         progress: Told how many bytes have been copied so far.
+        cancel: Asked whether to end at once; then the verdict is inconclusive, and nothing of the replica is left.
 
     Raises:
         UsageError: No such generation, a command that cannot be started, a scratch that cannot be used.
@@ -117,18 +120,22 @@ def drill(
     with open_scratch(location, scratch, keep=keep, purpose="drill") as place:
         home = Location(store=LocalStore(place.root), keys=FamilyKeys(name), generation=None)
         with _launcher(settings, home, place, generation.step if generation is not None else 0) as launcher:
-            checks: tuple[Check, ...] = ()
-            observed = None
-            if location is not None and generation is not None:
-                stage(Stage.COPY)
-                copy = make_copy(location, place, progress=progress)
-                checks = copy.checks
-                if copy.manifest is None:
-                    observed = Observed(subject=subject, fault=fault, missed="the copy to begin with is not whole")
-            if observed is None:
-                observed = _Drill(home, settings, fault, launcher, subject, stage).run()
+            observed = Observed(subject=subject, fault=fault)
+            try:
+                checks: tuple[Check, ...] = ()
+                if location is not None and generation is not None:
+                    stage(Stage.COPY)
+                    copy = make_copy(location, place, progress=heeding(cancel, progress))
+                    checks = copy.checks
+                    if copy.manifest is None:
+                        observed = Observed(subject=subject, fault=fault, missed="the copy to begin with is not whole")
+                if observed.missed is None:
+                    observed = _Drill(home, settings, fault, launcher, subject, stage, cancel).run()
+                verdict = judge_drill(observed, objectives or Objectives(), checks=checks)
+            except Cancelled as error:
+                verdict = cancelled_verdict(Tier.DRILL, subject, error.message)
             return DrillResult(
-                verdict=without_secrets(judge_drill(observed, objectives or Objectives(), checks=checks), settings),
+                verdict=without_secrets(verdict, settings),
                 measurements=_measurements(observed, time.monotonic() - began),
                 fault=fault,
                 recovery=observed.recovery,
@@ -149,6 +156,7 @@ class _Drill:
         launcher: Runs it.
         subject: For the verdict.
         stage: Told how far it has come.
+        cancel: Asked whether to end at once.
     """
 
     def __init__(
@@ -159,12 +167,14 @@ class _Drill:
         launcher: Launcher,
         subject: str,
         stage: Callable[[Stage], None],
+        cancel: Cancel,
     ) -> None:
         self._home = home
         self._budget_seconds = settings.drill_timeout_seconds
         self._fault = fault
         self._launcher = launcher
         self._stage = stage
+        self._cancel = cancel
         self._watch = Watch(home)
         self._subject = subject
         self._shot: Shot | None = None
@@ -176,7 +186,11 @@ class _Drill:
         self._save_failure: str | None = None
 
     def run(self) -> Observed:
-        """Everything that happened; nothing of the replica is left."""
+        """Everything that happened; nothing of the replica is left.
+
+        Raises:
+            Cancelled: The drill shall end; whoever holds the launcher stops it.
+        """
         try:
             life, ranks = self._begin()
             with Departures(ranks.values()) as departures:
@@ -189,7 +203,12 @@ class _Drill:
                 self._await_save(self._recovered)
         except (FaultMissed, FormatError, StoreError) as error:
             self._blame(error.message)
-        return self._observed(self._end())
+        leftovers = self._end()
+        try:
+            return self._observed(leftovers)
+        except (FormatError, StoreError) as error:
+            # What was done stands, whatever can no longer be read of what came of it.
+            return self._seen(leftovers, unread=error.message)
 
     def _blame(self, message: str) -> None:
         """Say what went wrong, of the part of the drill in which it did."""
@@ -240,7 +259,12 @@ class _Drill:
         return pause
 
     def _over(self, deadline: float, awaited: str) -> str | None:
-        """Why waiting has no sense any more, or None."""
+        """Why waiting has no sense any more, or None.
+
+        Raises:
+            Cancelled: The drill shall end.
+        """
+        heed(self._cancel)
         status = self._launcher.exit_status()
         if status is not None:
             return f"the launcher ended with status {status} before {awaited}"
@@ -295,24 +319,36 @@ class _Drill:
             pass
         return self._launcher.processes()
 
-    def _observed(self, leftovers: tuple[ProcessIdentity, ...]) -> Observed:
-        shot, recovered = self._shot, self._recovered
-        recovered = self._watch.life(recovered.incarnation) if recovered is not None else None
+    def _seen(self, leftovers: tuple[ProcessIdentity, ...], *, unread: str | None = None) -> Observed:
+        """What is known without reading anything more."""
         return Observed(
             subject=self._subject,
             fault=self._fault,
             missed=self._missed,
-            shot=shot,
-            killed=self._watch.life(shot.incarnation) if shot is not None else None,
-            recovered=recovered,
-            recovery=self._recovery,
-            attempts=self._attempts(shot, recovered) if shot is not None and recovered is not None else 0,
+            shot=self._shot,
             failure=self._failure,
-            offered=self._offered(recovered) if recovered is not None else None,
-            saved=self._verify_save(recovered) if recovered is not None else None,
             save_failure=self._save_failure,
             survivors=self._survivors,
             leftovers=leftovers,
+            unread=unread,
+        )
+
+    def _observed(self, leftovers: tuple[ProcessIdentity, ...]) -> Observed:
+        """Everything, what the dead left behind included."""
+        shot = self._shot
+        killed = self._watch.settled(shot.incarnation) if shot is not None else None
+        if shot is None or self._recovered is None:
+            return replace(self._seen(leftovers), killed=killed)
+        recovered = self._watch.settled(self._recovered.incarnation)
+        saved = self._verify_save(recovered)
+        return replace(
+            self._seen(leftovers),
+            killed=killed,
+            recovered=recovered,
+            recovery=self._recovery,
+            attempts=self._attempts(shot, recovered),
+            offered=self._offered(recovered),
+            saved=saved,
         )
 
     def _attempts(self, shot: Shot, recovered: Life) -> int:

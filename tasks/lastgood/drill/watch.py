@@ -18,8 +18,8 @@ from lastgood.errors import FormatError
 from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.replica.processes import ProcessIdentity
-from lastgood.replica.trace import TraceFollower, TraceReader, TraceRecord
-from lastgood.restore.evidence import RankTrace, read_rank
+from lastgood.replica.trace import TraceFollower, TraceReader
+from lastgood.restore.evidence import RankTrace, read_on
 
 __all__ = ["Departures", "Life", "Watch"]
 
@@ -64,7 +64,7 @@ class Life:
 
 
 class Watch:
-    """Follows every trace of one family as it grows.
+    """Follows every trace of one family as it grows; a look reads at most so much of each, and the next one goes on.
 
     Args:
         location: The family, on this machine's file system.
@@ -74,24 +74,27 @@ class Watch:
         self._location = location
         self._reader = TraceReader(location.store.local_directory(location.keys.family))
         self._followers: dict[tuple[int, int], TraceFollower] = {}
-        self._records: dict[tuple[int, int], list[TraceRecord]] = {}
         self._traces: dict[tuple[int, int], RankTrace] = {}
 
     def lives(self) -> tuple[Life, ...]:
-        """Every life that has begun a trace, rising, with all that it has reported so far.
+        """Every life that has begun a trace, rising, with what it has reported so far.
 
         Raises:
             FormatError: A trace is not lawful.
         """
-        found = []
-        for incarnation in self._reader.incarnations():
-            ranks = {rank: self._trace(incarnation, rank) for rank in self._reader.ranks(incarnation)}
-            found.append(Life(incarnation=incarnation, ranks=ranks))
-        return tuple(found)
+        return tuple(self.life(incarnation) for incarnation in self._reader.incarnations())
 
     def life(self, incarnation: int) -> Life:
         """One life, as it stands now."""
-        return next(life for life in self.lives() if life.incarnation == incarnation)
+        ranks = {rank: self._trace(incarnation, rank) for rank in self._reader.ranks(incarnation)}
+        return Life(incarnation=incarnation, ranks=ranks)
+
+    def settled(self, incarnation: int) -> Life:
+        """One life whose processes have all ended, with everything that it ever reported."""
+        life = self.life(incarnation)
+        while any(self._read(incarnation, rank) for rank in life.ranks):
+            life = self.life(incarnation)
+        return life
 
     def publishing(self, incarnation: int) -> GenerationId | None:
         """The generation of this life whose publish has begun and whose outcome nobody has been told, if any."""
@@ -114,16 +117,19 @@ class Watch:
         return newest[0]
 
     def _trace(self, incarnation: int, rank: int) -> RankTrace:
+        self._read(incarnation, rank)
+        return self._traces[incarnation, rank]
+
+    def _read(self, incarnation: int, rank: int) -> bool:
+        """Read on in one trace; whether there was anything new."""
         key = (incarnation, rank)
         if key not in self._followers:
             self._followers[key] = self._reader.follow(incarnation, rank)
-            self._records[key] = []
-            self._traces[key] = read_rank(rank, ())
+            self._traces[key] = RankTrace(rank=rank)
         fresh = self._followers[key].poll()
         if fresh:
-            self._records[key].extend(fresh)
-            self._traces[key] = read_rank(rank, self._records[key])
-        return self._traces[key]
+            self._traces[key] = read_on(self._traces[key], fresh)
+        return bool(fresh)
 
 
 class Departures:

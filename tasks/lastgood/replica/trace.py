@@ -80,6 +80,8 @@ __all__ = [
 
 MAXIMUM_LINE_BYTES: Final = 4 * 2**20
 MAXIMUM_SEGMENT_BYTES: Final = 16 * 2**20
+MAXIMUM_POLL_BYTES: Final = 2 * MAXIMUM_LINE_BYTES
+"""What one look at a growing trace reads at most; more than a line, so that every look gets on."""
 MAXIMUM_SEGMENTS: Final = 100_000
 MAXIMUM_RANKS: Final = 1_000_000
 
@@ -193,27 +195,30 @@ class TraceFollower:
         self._line = 0
 
     def poll(self) -> tuple[TraceRecord, ...]:
-        """Everything whole since the last poll.
+        """What is whole and new since the last poll, at most `MAXIMUM_POLL_BYTES` of it; the next poll goes on there.
 
         Raises:
             FormatError: A whole line is not a lawful record, a segment that is not the last ends in a torn line, or
                 there are absurdly many segments; file and line are named.
         """
         records: list[TraceRecord] = []
+        left_bytes = MAXIMUM_POLL_BYTES
         while self._segment < MAXIMUM_SEGMENTS:
             path = self.directory / _segment_name(self._segment)
             # Looked up before the read: a segment is complete once its successor exists.
             follows = (self.directory / _segment_name(self._segment + 1)).exists()
-            tail = self._read(path, records)
-            if not follows:
+            data = _read_from(path, self._offset_bytes, left_bytes)
+            tail = self._parse(path, data, records)
+            if not follows or len(data) == left_bytes:
                 return tuple(records)
             if tail:
                 raise FormatError(f"trace line torn inside the trace: {path}: line {self._line + 1}")
             self._segment, self._offset_bytes, self._line = self._segment + 1, 0, 0
+            left_bytes -= len(data)
         raise FormatError(f"too many trace segments: {self.directory}: expected fewer than {MAXIMUM_SEGMENTS}")
 
-    def _read(self, path: Path, records: list[TraceRecord]) -> bytes:
-        data = _read_from(path, self._offset_bytes)
+    def _parse(self, path: Path, data: bytes, records: list[TraceRecord]) -> bytes:
+        """Take in the whole lines; what comes after the last one."""
         whole, _, tail = data.rpartition(b"\n")
         if len(tail) > MAXIMUM_LINE_BYTES:
             raise FormatError(f"trace line too long: {path}: line {self._line + whole.count(10) + 2}")
@@ -245,13 +250,15 @@ class TraceReader:
         numbers = (name.removeprefix("rank-") for name in names if name.startswith("rank-"))
         return tuple(sorted(int(text) for text in numbers if len(text) == 5 and text.isascii() and text.isdigit()))
 
-    def records(self, incarnation: int, rank: int) -> tuple[TraceRecord, ...]:
-        """All whole records of one rank, in order; empty without a trace.
+    def records(self, incarnation: int, rank: int) -> Iterator[TraceRecord]:
+        """All whole records of one rank, in order, read piece by piece; none without a trace.
 
         Raises:
             FormatError: A whole line is not a lawful record; file and line are named.
         """
-        return self.follow(incarnation, rank).poll()
+        follower = self.follow(incarnation, rank)
+        while records := follower.poll():
+            yield from records
 
     def steps(self, incarnation: int, rank: int) -> Mapping[int, Step]:
         """The completed steps of one rank, by number."""
@@ -321,6 +328,8 @@ def _names(directory: Path) -> list[str]:
 
 def _read_from(path: Path, offset_bytes: int, most_bytes: int | None = None) -> bytes:
     """The bytes of a segment from an offset on: all of them, or at most `most_bytes`."""
+    # The writer rolls before a segment passes its limit, so one line more is the most that a lawful one can hold.
+    limit = MAXIMUM_SEGMENT_BYTES + MAXIMUM_LINE_BYTES
     try:
         # A trace is written by the replica that it judges: follow no link out of the family, block on no pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -331,11 +340,9 @@ def _read_from(path: Path, offset_bytes: int, most_bytes: int | None = None) -> 
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise FormatError(f"trace is not a regular file: {path}")
-        # The writer rolls before a segment passes its limit, so one line more is the most that a lawful one can hold.
-        limit = MAXIMUM_SEGMENT_BYTES + MAXIMUM_LINE_BYTES
         file.seek(offset_bytes)
-        data = file.read(limit + 1 if most_bytes is None else most_bytes)
-    if len(data) > limit:
+        data = file.read(limit + 1 - offset_bytes if most_bytes is None else most_bytes)
+    if offset_bytes + len(data) > limit:
         raise FormatError(f"trace segment too large: {path}: expected at most {limit} bytes")
     return data
 

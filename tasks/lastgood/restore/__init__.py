@@ -5,7 +5,8 @@
 - `compare`, `after_load`, `smoke`, `control`: from traces to checks, without touching anything.
 - `promises`, `divergence`, `evidence`: what was promised, how a difference is worded, what was left behind.
 - `live`, `measure`: what the live run did in the same steps, and how long everything took.
-- `rotation`: which generation to restore next.
+- `rotation`: which family, and which of its generations, is next.
+- `cancel`: how a gate ends before its time.
 
 Nothing here opens a tensor: the replica does, in processes of its own, and its trace says what it found.
 """

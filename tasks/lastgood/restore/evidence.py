@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from lastgood.manifest import Manifest
 from lastgood.replica.trace import Discovered, Loaded, Refused, Saved, Started, Step, Stopped, TraceRecord
 from lastgood.verdict import Rung, Verdict
 
-__all__ = ["Control", "Evidence", "RankTrace", "ReplicaEnd", "Request", "read_rank"]
-
-_Record = TypeVar("_Record")
+__all__ = ["Control", "Evidence", "RankTrace", "ReplicaEnd", "Request", "read_on", "read_rank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,28 +124,40 @@ class Evidence:
 
 def read_rank(rank: int, records: Iterable[TraceRecord]) -> RankTrace:
     """Sort one rank's records; of several of one kind the last counts, except steps and saves."""
-    last: dict[type, TraceRecord] = {}
-    steps: dict[int, Step] = {}
-    saved: list[Saved] = []
+    return read_on(RankTrace(rank=rank), records)
+
+
+def read_on(trace: RankTrace, records: Iterable[TraceRecord]) -> RankTrace:
+    """The trace of a rank with what it reported after that.
+
+    Law: `read_on(read_on(t, a), b) == read_on(t, a + b)`.
+    """
+    started, discovered, loaded = trace.started, trace.discovered, trace.loaded
+    refused, stopped = trace.refused, trace.stopped
+    steps, saved = dict(trace.steps), list(trace.saved)
     for record in records:
-        if isinstance(record, Step):
-            steps[record.step] = record
-        elif isinstance(record, Saved):
-            saved.append(record)
-        else:
-            last[type(record)] = record
+        match record:
+            case Step():
+                steps[record.step] = record
+            case Saved():
+                saved.append(record)
+            case Started():
+                started = record
+            case Discovered():
+                discovered = record
+            case Loaded():
+                loaded = record
+            case Refused():
+                refused = record
+            case Stopped():
+                stopped = record
     return RankTrace(
-        rank=rank,
-        started=_only(last, Started),
-        discovered=_only(last, Discovered),
-        loaded=_only(last, Loaded),
-        refused=_only(last, Refused),
-        stopped=_only(last, Stopped),
+        rank=trace.rank,
+        started=started,
+        discovered=discovered,
+        loaded=loaded,
+        refused=refused,
+        stopped=stopped,
         steps=steps,
         saved=tuple(saved),
     )
-
-
-def _only(last: Mapping[type, TraceRecord], kind: type[_Record]) -> _Record | None:
-    record = last.get(kind)
-    return record if isinstance(record, kind) else None

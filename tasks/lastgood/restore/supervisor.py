@@ -27,6 +27,7 @@ from lastgood.records import Measurements
 from lastgood.replica.contract import ReplicaEnvironment, render_command, replica_environ
 from lastgood.replica.processes import ReplicaProcess, find_program
 from lastgood.replica.trace import TraceReader
+from lastgood.restore.cancel import Cancel, Cancelled, cancelled_verdict, heed, heeding, never
 from lastgood.restore.compare import Comparison, compare
 from lastgood.restore.divergence import not_run
 from lastgood.restore.evidence import Evidence, RankTrace, ReplicaEnd, Request, read_rank
@@ -41,6 +42,8 @@ __all__ = ["RestoreResult", "restore", "without_secrets"]
 
 MINIMUM_STEPS = 4
 """Fewer cannot tell: a NaN three steps after the load is a fault of the load (NVIDIA/Megatron-LM#5281)."""
+LOOK_SECONDS = 0.1
+"""How often a waiting restore asks whether it shall end."""
 STARVED_BYTES = 16 * 2**20
 LOG_LINES = 40
 MAXIMUM_TAIL = 6000
@@ -75,6 +78,7 @@ def restore(
     scratch: Path | None = None,
     keep: bool = False,
     progress: Progress | None = None,
+    cancel: Cancel = never,
 ) -> RestoreResult:
     """Restore one generation in fresh processes and make it train (tier 2).
 
@@ -88,6 +92,7 @@ def restore(
         scratch: Where to make the private copy; None for the system's temporary directory.
         keep: Leave the copy, the traces and the log.
         progress: Told how many bytes have been copied so far.
+        cancel: Asked whether to end at once; then the verdict is inconclusive, and nothing of the replica is left.
 
     Raises:
         UsageError: No such generation, a command that cannot be started, an unlawful argument; nothing is judged.
@@ -102,19 +107,30 @@ def restore(
     deadline = timedelta(seconds=settings.restore_timeout_seconds) if timeout is None else timeout
     # Before anything is copied: a terabyte read for a mistyped command would be a poor answer.
     find_program(settings.command, {**os.environ, **settings.environment}, Path(settings.directory))
+    began = time.monotonic()
     with open_scratch(location, scratch, keep=keep, purpose="restore") as place:
-        copy = make_copy(location, place, progress=progress)
-        request, evidence = None, None
-        if copy.manifest is not None:
-            request = _request(copy.manifest, wished, world_size, load_only=load_only)
-            if _missing_device(copy.manifest) is None:
-                evidence = _replay(location, copy, request, settings, place, deadline)
+        try:
+            copy = make_copy(location, place, progress=heeding(cancel, progress))
+            request, evidence = None, None
+            if copy.manifest is not None:
+                request = _request(copy.manifest, wished, world_size, load_only=load_only)
+                if _missing_device(copy.manifest) is None:
+                    evidence = _replay(location, copy, request, settings, place, deadline, cancel)
+            verdict = _verdict(location, copy, request, evidence)
+            measurements = measure(copy.seconds, copy.manifest, evidence)
+        except Cancelled as error:
+            verdict = cancelled_verdict(Tier.RESTORE, _subject(location), error.message)
+            measurements = Measurements(seconds=time.monotonic() - began)
         return RestoreResult(
             generation=generation,
-            verdict=without_secrets(_verdict(location, copy, request, evidence), settings),
-            measurements=measure(copy.seconds, copy.manifest, evidence),
+            verdict=without_secrets(verdict, settings),
+            measurements=measurements,
             scratch=place.directory if keep else None,
         )
+
+
+def _subject(location: Location) -> str:
+    return f"{location.keys.family}/{location.require_generation()}"
 
 
 def _verdict(location: Location, copy: Copy, request: Request | None, evidence: Evidence | None) -> Verdict:
@@ -129,7 +145,7 @@ def _verdict(location: Location, copy: Copy, request: Request | None, evidence: 
     return judge(
         tier=Tier.RESTORE,
         rung=request.rung if request else Rung.FULL,
-        subject=f"{location.keys.family}/{location.require_generation()}",
+        subject=_subject(location),
         checks=(*copy.checks, *comparison.checks),
         notes=(*copy.notes, *comparison.notes),
         required=(*VERIFIED, *comparison.required),
@@ -153,10 +169,16 @@ def _missing_device(manifest: Manifest) -> Check | None:
 
 
 def _replay(
-    location: Location, copy: Copy, request: Request, settings: ReplicaSettings, place: Scratch, deadline: timedelta
+    location: Location,
+    copy: Copy,
+    request: Request,
+    settings: ReplicaSettings,
+    place: Scratch,
+    deadline: timedelta,
+    cancel: Cancel,
 ) -> Evidence:
     """Run the replica on the copy and collect what it left behind."""
-    end = _run(copy.location, request, settings, place, deadline)
+    end = _run(copy.location, request, settings, place, deadline, cancel)
     family = copy.location.store.local_directory(copy.location.keys.family)
     lives, ranks, trouble = _read_traces(family)
     starved = None
@@ -175,7 +197,12 @@ def _replay(
 
 
 def _run(
-    location: Location, request: Request, settings: ReplicaSettings, place: Scratch, deadline: timedelta
+    location: Location,
+    request: Request,
+    settings: ReplicaSettings,
+    place: Scratch,
+    deadline: timedelta,
+    cancel: Cancel,
 ) -> ReplicaEnd:
     told = ReplicaEnvironment(
         is_replica=True,
@@ -189,7 +216,7 @@ def _run(
     command = render_command(settings.command, told, world_size=request.world_size)
     begin = time.monotonic()
     with ReplicaProcess.start(command, environment, Path(settings.directory), place.log) as replica:
-        status = replica.wait(deadline)
+        status = _wait(replica, begin + deadline.total_seconds(), cancel)
         seconds = time.monotonic() - begin
         # Stopped before its last words are read: a replica that still runs would go on adding to them.
         replica.kill_tree()
@@ -203,6 +230,16 @@ def _run(
         deadline_seconds=deadline.total_seconds(),
         log_tail=tail,
     )
+
+
+def _wait(replica: ReplicaProcess, deadline: float, cancel: Cancel) -> int | None:
+    """The replica's exit status, or None if it still runs at the deadline."""
+    while (left := deadline - time.monotonic()) > 0:
+        heed(cancel)
+        status = replica.wait(timedelta(seconds=min(left, LOOK_SECONDS)))
+        if status is not None:
+            return status
+    return replica.poll()
 
 
 def _passed(settings: ReplicaSettings) -> dict[str, str]:
