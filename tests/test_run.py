@@ -157,8 +157,24 @@ def test_every_rank_starts_the_same_life_or_hears_the_same_refusal(family: str) 
     assert [type(each) for each in refused] == [ResumeRefused] * 2
     assert {str(each) for each in refused} == {str(refused[0])}
     assert all(isinstance(r, ResumeRefused) and r.findings[-1].reason is Reason.NOTHING_TO_RESUME for r in refused)
+    claimed = [each.incarnation for each in refused if isinstance(each, ResumeRefused)]
+    assert claimed == [1, 1], "a trace of the refused life needs its number"
     runs = start_two(family, allow_fresh=True)
     assert [run.incarnation for run in runs if isinstance(run, Run)] == [2, 2]
+
+
+def test_one_of_several_ranks_may_not_start_as_if_it_were_alone(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun a forgotten group makes every rank fence the others, until the last one publishes its part alone;
+    that rank 0 publishes for all of them is lawful.
+    """
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(UsageError, match="rank 1 of 2 starts as a job of its own") as caught:
+        Run.start(family, SoloGroup(), allow_fresh=True)
+    assert "TorchGroup" in (caught.value.hint or "")
+    assert not Path(family).exists(), "a refused start claims nothing"
+    monkeypatch.setenv("RANK", "0")
+    assert Run.start(family, SoloGroup(), allow_fresh=True).incarnation == 1
 
 
 def test_a_hint_of_another_family_or_of_no_generation_is_a_usage_error(family: str, tmp_path: Path) -> None:

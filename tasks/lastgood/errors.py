@@ -8,6 +8,7 @@ of its own; the exceptions below that carry findings say that we stopped because
     ├── StoreError                exit 2    the store did not do what was asked
     │   ├── StoreTransientError             may be repeated: nothing is known to be wrong
     │   └── StorePermanentError             will not heal by repeating (denied, full, read-only)
+    ├── LedgerError               exit 2    the index of all evidence did not answer; storage is the truth
     ├── PublishError              exit 1    the former state is intact; this step was not published
     │   └── Fenced                          a newer incarnation exists; the job must stop
     └── ResumeRefused             exit 1    nothing may be resumed, or not what was asked for
@@ -26,6 +27,7 @@ __all__ = [
     "Fenced",
     "FormatError",
     "LastgoodError",
+    "LedgerError",
     "PublishError",
     "RegistrationError",
     "ResumeRefused",
@@ -90,6 +92,12 @@ class StorePermanentError(StoreError):
     """Asking again will not help: denied, out of space, read-only, not a regular file."""
 
 
+class LedgerError(LastgoodError):
+    """The ledger's database did not answer or is not ours to use; nothing on storage was touched."""
+
+    exit_code = 2
+
+
 class PublishError(LastgoodError):
     """This step was not published; what was discoverable before still is."""
 
@@ -101,10 +109,23 @@ class Fenced(PublishError):
 
 
 class ResumeRefused(LastgoodError):
-    """Nothing may be resumed, or not what was asked for; `findings` say why."""
+    """Nothing may be resumed, or not what was asked for.
+
+    Args:
+        findings: Why.
+        incarnation: Of the life that was refused, where it had claimed one: its trace may say so.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, findings: tuple[Finding, ...] = (), hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        findings: tuple[Finding, ...] = (),
+        incarnation: int | None = None,
+        hint: str | None = None,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.findings = findings
+        self.incarnation = incarnation

@@ -23,7 +23,7 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -133,6 +133,7 @@ class Run:
         launcher: Mapping[str, str] | None = None,
         patience: timedelta = timedelta(minutes=30),
         algorithms: tuple[Algorithm, ...] = (Algorithm.BLAKE3,),
+        objects: Callable[[Manifest], Iterable[Finding]] = check_claims,
     ) -> Self:
         """Claim an incarnation, decide what it loads, and record that decision; on every rank alike.
 
@@ -145,13 +146,16 @@ class Run:
             launcher: Ids of the launcher, for people.
             patience: How long a publish waits for other ranks.
             algorithms: Digests of record.
+            objects: What speaks against a save before it is acknowledged; negative controls alone give another one.
 
         Raises:
             ResumeRefused: Nothing may be resumed, or not what was asked for.
             Fenced: A newer incarnation started meanwhile.
-            UsageError: The URI or the hint is not lawful.
+            UsageError: The URI or the hint is not lawful, or one of several ranks starts as if it were alone.
             StoreError: The store could not tell.
         """
+        if isinstance(group, SoloGroup):
+            _refuse_ranks_apart(os.environ)
         location = locate(family)
         told = None
         if group.rank == 0:
@@ -174,7 +178,7 @@ class Run:
             previous=outcome.commit,
             patience=patience,
             algorithms=algorithms,
-            objects=check_claims,
+            objects=objects,
         )
         run = cls(location, publisher, outcome.incarnation, _resumed(location, outcome))
         atexit.register(run._exit_loudly)
@@ -277,7 +281,7 @@ def _start(
     location: Location, resume: str | None, allow_fresh: bool, policy: Policy, launcher: Mapping[str, str]
 ) -> StartOutcome:
     keys, store = location.keys, location.store
-    nonce = secrets.token_hex(16)
+    nonce, number = secrets.token_hex(16), 0
     try:
         hint = _hint(location, resume)
         store.prepare(
@@ -294,7 +298,13 @@ def _start(
         )
     except LastgoodError as error:
         findings = error.findings if isinstance(error, ResumeRefused) else ()
-        return StartOutcome(refusal=error.message, refused_as=type(error).__name__, findings=findings, hint=error.hint)
+        return StartOutcome(
+            incarnation=number,
+            refusal=error.message,
+            refused_as=type(error).__name__,
+            findings=findings,
+            hint=error.hint,
+        )
     commit: Commit | None = decision.commit
     return StartOutcome(
         incarnation=number,
@@ -303,6 +313,16 @@ def _start(
         commit=decision.commit_digest,
         manifest=commit.manifest if commit else None,
     )
+
+
+def _refuse_ranks_apart(environ: Mapping[str, str]) -> None:
+    """Each rank that claimed for itself would fence the others, and every save would hold one rank's state alone."""
+    rank, world_size = environ.get("RANK", "0"), environ.get("WORLD_SIZE", "1")
+    if rank.isdecimal() and int(rank) > 0:
+        raise UsageError(
+            f"rank {rank} of {world_size} starts as a job of its own: RANK and WORLD_SIZE say that there are others",
+            hint="pass a group of all ranks, e.g. `lastgood.state.TorchGroup()`, or publish from rank 0 alone",
+        )
 
 
 def _hint(location: Location, resume: str | None) -> GenerationId | None:
@@ -318,7 +338,9 @@ def _raise_refusal(outcome: StartOutcome) -> None:
     if outcome.refusal is None:
         return
     if outcome.refused_as == "ResumeRefused":
-        raise ResumeRefused(outcome.refusal, findings=outcome.findings, hint=outcome.hint)
+        raise ResumeRefused(
+            outcome.refusal, findings=outcome.findings, incarnation=outcome.incarnation or None, hint=outcome.hint
+        )
     kinds: dict[str, type[LastgoodError]] = {"Fenced": Fenced, "UsageError": UsageError, "FormatError": FormatError}
     raise kinds.get(outcome.refused_as, StoreError)(outcome.refusal, hint=outcome.hint)
 

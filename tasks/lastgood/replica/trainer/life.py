@@ -23,15 +23,17 @@ import torch
 import torch._dynamo  # the first optimizer imports it anyway, and here it is counted as what it is
 
 from lastgood.errors import Fenced, LastgoodError, ResumeRefused
+from lastgood.location import locate
 from lastgood.replica.events import Phase, StopReason, Timeline, process_started_ns
 from lastgood.replica.trainer.build import build
-from lastgood.replica.trainer.faults import fault_from_environ
+from lastgood.replica.trainer.faults import Fault, fault_from_environ
 from lastgood.replica.trainer.loop import Loop
 from lastgood.replica.trainer.parallel import World, join
 from lastgood.replica.trainer.report import Reporter
 from lastgood.replica.trainer.settings import Settings, parse_settings
 from lastgood.run import Run
 from lastgood.state.group import TorchGroup
+from lastgood.verify.checks import check_claims
 
 __all__ = ["main"]
 
@@ -74,8 +76,6 @@ def main(arguments: Sequence[str], environ: Mapping[str, str], *, began_ns: int)
 
 def _live(settings: Settings, environ: Mapping[str, str], timeline: Timeline) -> None:
     fault = fault_from_environ(environ, is_replica=settings.is_replica)
-    if fault is not None:
-        fault.disarm()
     begin_ns = time.monotonic_ns()
     _prepare(settings)
     with join(settings, environ) as world:
@@ -84,7 +84,7 @@ def _live(settings: Settings, environ: Mapping[str, str], timeline: Timeline) ->
             training = build(settings, world)
             training.registry.audit(roots=(training,))
         reporter = Reporter(timeline, world.device)
-        run = _start(settings, environ, world, reporter)
+        run = _start(settings, environ, world, reporter, fault)
         loop = Loop(training, settings, world, run, reporter, fault)
         try:
             loop.begin()
@@ -96,23 +96,36 @@ def _live(settings: Settings, environ: Mapping[str, str], timeline: Timeline) ->
             raise
 
 
-def _start(settings: Settings, environ: Mapping[str, str], world: World, reporter: Reporter) -> Run:
+def _start(
+    settings: Settings, environ: Mapping[str, str], world: World, reporter: Reporter, fault: Fault | None
+) -> Run:
     begin_ns = time.monotonic_ns()
-    run = Run.start(
-        settings.family,
-        TorchGroup(),
-        resume=settings.resume,
-        allow_fresh=settings.allow_fresh,
-        launcher={name: environ[name] for name in LAUNCHER_VARIABLES if environ.get(name)},
-    )
+    try:
+        run = Run.start(
+            settings.family,
+            TorchGroup(),
+            resume=settings.resume,
+            allow_fresh=settings.allow_fresh,
+            launcher={name: environ[name] for name in LAUNCHER_VARIABLES if environ.get(name)},
+            objects=check_claims if fault is None else fault.objects,
+        )
+    except ResumeRefused as error:
+        if error.incarnation is not None:
+            _open_trace(settings, error.incarnation, world, reporter)
+            reporter.refused(error.findings, error.message)
+        raise
     end_ns = time.monotonic_ns()
-    if settings.trace:
-        family = run.location.store.local_directory(run.location.keys.family)
-        told = {"strategy": settings.strategy.value, "stock_ddp": str(settings.stock_ddp)}
-        reporter.started(family, run.incarnation, world, told)
+    _open_trace(settings, run.incarnation, world, reporter)
     reporter.timeline.add(Phase.DISCOVER, begin_ns, end_ns)
     reporter.discovered(run.resumed)
     return run
+
+
+def _open_trace(settings: Settings, incarnation: int, world: World, reporter: Reporter) -> None:
+    if settings.trace:
+        location = locate(settings.family)
+        told = {"strategy": settings.strategy.value, "stock_ddp": str(settings.stock_ddp)}
+        reporter.started(location.store.local_directory(location.keys.family), incarnation, world, told)
 
 
 def _prepare(settings: Settings) -> None:
