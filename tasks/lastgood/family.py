@@ -70,11 +70,20 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A verdict of tier 1 that is not on record yet, with what `Family.keep` wants to know of it."""
+    """A verdict of tier 1 that is not on record yet, with what `Family.keep` wants to know of it.
+
+    Args:
+        verdict: What was found.
+        started_at: When the gate began, aware.
+        measurements: What it took.
+        may_be_repeated: It is inconclusive, and of all that stood in its way the store said that it may be gone when
+            asked again.
+    """
 
     verdict: Verdict
     started_at: datetime
     measurements: Measurements
+    may_be_repeated: bool = False
 
 
 class Family:
@@ -218,9 +227,16 @@ class Family:
             if progress is not None:
                 progress(done_bytes)
 
-        found = verify_generation(self._store, self._keys, generation, depth=depth, progress=count)
-        measured = Measurements(seconds=time.monotonic() - clock, read_bytes=read_bytes)
-        return Judged(verdict=waive(found, self._ignored), started_at=begin, measurements=measured)
+        met: list[StoreError] = []
+        found = verify_generation(self._store, self._keys, generation, depth=depth, progress=count, trouble=met.append)
+        verdict = waive(found, self._ignored)
+        transient = bool(met) and all(isinstance(error, StoreTransientError) for error in met)
+        return Judged(
+            verdict=verdict,
+            started_at=begin,
+            measurements=Measurements(seconds=time.monotonic() - clock, read_bytes=read_bytes),
+            may_be_repeated=transient and verdict.outcome is Outcome.INCONCLUSIVE,
+        )
 
     def due_attempt(
         self, generation: GenerationId, tier: Tier, *, older_than: timedelta | None = None, full: bool = True
@@ -251,9 +267,20 @@ class Family:
         return next_attempt(self._store, self._keys, generation, manifest, tier)
 
     def unjudged(self) -> tuple[GenerationId, ...]:
-        """The candidates without a conclusive full verdict of tier 1, oldest first."""
+        """The candidates without a conclusive full verdict of tier 1, oldest first; a burned slot is none."""
         candidates = sorted(self.survey().candidates)
-        return tuple(one for one in candidates if self.due_attempt(one, Tier.MANIFEST) is not None)
+        return tuple(
+            one for one in candidates if self.due_attempt(one, Tier.MANIFEST) is not None and not self.is_burned(one)
+        )
+
+    def is_burned(self, generation: GenerationId) -> bool:
+        """Whether the slot of a generation was abandoned, so that there is nothing to judge.
+
+        Raises:
+            StoreError: The store could not tell.
+        """
+        marker = read_commit_marker(self._store, self._keys, generation).marker
+        return marker is not None and marker.burned
 
     def keep(
         self,

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from lastgood.digest import Algorithm, Digest, HashRequest
-from lastgood.errors import FormatError, StoreError, UsageError
+from lastgood.errors import FormatError, StoreError, StoreTransientError, UsageError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import Artifact, Manifest
 from lastgood.markers import Commit
@@ -64,6 +64,7 @@ def verify_generation(
     *,
     depth: Depth = Depth.FULL,
     progress: Progress | None = None,
+    trouble: Callable[[StoreError], None] = lambda error: None,
 ) -> Verdict:
     """Verify one generation (tier 1).
 
@@ -73,24 +74,32 @@ def verify_generation(
         generation: Which.
         depth: `full` hashes every artifact.
         progress: Told how many bytes have been hashed so far.
+        trouble: Told of whatever made a check inconclusive; the store says whether asking again may help.
 
     Raises:
         UsageError: Nothing of that name was ever published.
     """
-    return _Verification(store, keys, generation, depth, progress).run()
+    return _Verification(store, keys, generation, depth, progress, trouble).run()
 
 
 class _Verification:
     """One call of `verify_generation`: the checks made so far."""
 
     def __init__(
-        self, store: Store, keys: FamilyKeys, generation: GenerationId, depth: Depth, progress: Progress | None
+        self,
+        store: Store,
+        keys: FamilyKeys,
+        generation: GenerationId,
+        depth: Depth,
+        progress: Progress | None,
+        trouble: Callable[[StoreError], None],
     ) -> None:
         self._store = store
         self._keys = keys
         self._generation = generation
         self._depth = depth
         self._progress = progress
+        self._trouble = trouble
         self._directory = keys.artifacts(generation)
         self._checks: dict[str, Check] = {}
         self._notes: list[Note] = []
@@ -132,8 +141,11 @@ class _Verification:
         try:
             return question()
         except StoreError as error:
+            names = tuple(names)
             for name in names:
                 self._checks[name] = Check(name=name, state=CheckState.INCONCLUSIVE, detail=error.message)
+            if names:
+                self._trouble(error)
             return None
 
     # Documents.
@@ -244,11 +256,14 @@ class _Verification:
                 elif found.trouble in (Trouble.UNREADABLE, Trouble.CHANGED):
                     # A committed artifact that changes while it is read will say more when it is read again.
                     unread.append(f"{artifact.path}: {found.message}")
+                    changed = found.trouble is Trouble.CHANGED
+                    self._trouble((StoreTransientError if changed else StoreError)(unread[-1]))
                 else:
                     findings.append(_wrong_bytes(artifact, found, origins, manifest))
         except StoreError as error:
             # What was found before the store failed stays found.
             unread.append(error.message)
+            self._trouble(error)
         detail = f"{held} of {len(manifest.artifacts)} artifacts, {held_bytes} bytes"
         if unread:
             detail = f"{detail}; could not read {len(unread)}: {'; '.join(unread[:5])}"

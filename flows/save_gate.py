@@ -1,0 +1,36 @@
+"""`save-gate`: tier 1 of every save, one run for a batch of them."""
+
+from __future__ import annotations
+
+from prefect import State, flow
+
+from lastgood.identity import GenerationId
+from lastgood.verify import Depth
+from lastgood_prefect.parameters import FamilyName, GenerationName
+from lastgood_prefect.settings import configured_family
+from lastgood_prefect.states import told_plainly
+from lastgood_prefect.verifying import conclude, show, verify
+
+
+@flow(name="save-gate", flow_run_name="save-gate {family}", persist_result=False)
+@told_plainly
+def save_gate(
+    family: FamilyName,
+    generations: list[GenerationName] = [],  # noqa: B006 - never written to, and the form shows a list
+    depth: Depth = Depth.FULL,
+) -> State[None]:
+    """Verify saves against their manifests and put the verdicts on record.
+
+    A generation with conclusive evidence is skipped. The run fails when one of them does; it is `Inconclusive` when
+    the store could not tell.
+
+    Args:
+        family: Name of the family in lastgood.toml.
+        generations: Which saves; none: each that has no conclusive verdict yet.
+        depth: `full` reads every byte, `metadata` compares existence and sizes only and proves no save.
+    """
+    gate = configured_family(family)
+    named = [GenerationId.parse(generation) for generation in dict.fromkeys(generations)]
+    answers = [verify(gate, generation, depth) for generation in named or gate.family.unjudged()]
+    show(gate, answers)
+    return conclude(answers)

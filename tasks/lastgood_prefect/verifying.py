@@ -1,0 +1,174 @@
+"""Tier 1 as a Prefect task: one task verifies one generation, and keeps what it found.
+
+Decides how often a gate asks again: only where the store said that asking again may help, a verdict that such trouble
+left inconclusive included; the last try keeps what it has. Leaves what is wrong with a checkpoint to `lastgood.verify`,
+and what a verdict changes to `lastgood.records`. Rules: whoever judges asks storage first under which attempt it does,
+so of two gates at one generation the store takes one conclusive record; nothing is cached and no result is persisted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from prefect import State, Task, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import TaskRun
+from prefect.context import TaskRunContext
+
+from lastgood.errors import LastgoodError, StoreError, StoreTransientError
+from lastgood.identity import GenerationId
+from lastgood.records import Kept, Record, newest_record
+from lastgood.verdict import Tier
+from lastgood.verify import Depth
+from lastgood_prefect import artifacts, escape, events
+from lastgood_prefect.origin import current_origin
+from lastgood_prefect.settings import ConfiguredFamily, read_settings
+from lastgood_prefect.states import final_state
+
+__all__ = ["Answer", "conclude", "judge_once", "show", "verify", "verify_generation"]
+
+RETRY_DELAYS_SECONDS = (2.0, 10.0, 60.0)
+TIMEOUT = timedelta(hours=6)
+"""A terabyte at 50 MB/s; whoever reads more slowly has another trouble than this checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of one generation; exactly one of the last three says it.
+
+    Args:
+        generation: Which.
+        kept: The verdict, on record.
+        skipped: Why there was nothing to judge.
+        error: Why there is no verdict.
+    """
+
+    generation: GenerationId
+    kept: Kept | None = None
+    skipped: str | None = None
+    error: LastgoodError | None = None
+
+    @property
+    def record(self) -> Record | None:
+        """The record of the verdict, if there is one."""
+        return self.kept.record if self.kept is not None else None
+
+
+def verify(family: ConfiguredFamily, generation: GenerationId, depth: Depth = Depth.FULL) -> Answer:
+    """Run the task for one generation; its answer, whatever it ended as."""
+    state: State[Any] = verify_generation(family, generation, depth, return_state=True)
+    answer = state.result(raise_on_failure=False)
+    if isinstance(answer, Answer):
+        return answer
+    # A timeout, or a defect of ours: its traceback is in the log of the task.
+    error = StoreError(f"no verdict: {generation}: {escape.line(state.message or str(state.name))}")
+    return Answer(generation=generation, error=error)
+
+
+def show(family: ConfiguredFamily, answers: Sequence[Answer]) -> None:
+    """Put the verdicts on the page of the run."""
+    kept = [answer.kept for answer in answers if answer.kept is not None]
+    artifacts.show_verdicts(
+        family.name, family.location.store.uri, kept, tier=int(Tier.MANIFEST), report=read_settings().report
+    )
+
+
+def conclude(answers: Sequence[Answer]) -> State[None]:
+    """The final state of a run that has these answers."""
+    skipped = [answer.skipped for answer in answers if answer.skipped is not None]
+    if len(skipped) == len(answers):
+        skipped.insert(0, "nothing to judge: conclusive evidence stands for every committed generation")
+    return final_state(
+        (answer.record.verdict for answer in answers if answer.record is not None),
+        errors=[answer.error for answer in answers if answer.error is not None],
+        remarks=skipped,
+    )
+
+
+def _may_help(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    answer = state.result(raise_on_failure=False)
+    return isinstance(answer, Answer) and isinstance(answer.error, StoreTransientError)
+
+
+@task(
+    name="verify-generation",
+    task_run_name="verify {generation}",
+    tags=["tier1"],
+    retries=len(RETRY_DELAYS_SECONDS),
+    retry_delay_seconds=list(RETRY_DELAYS_SECONDS),
+    retry_condition_fn=_may_help,
+    timeout_seconds=TIMEOUT.total_seconds(),
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+def verify_generation(family: ConfiguredFamily, generation: GenerationId, depth: Depth = Depth.FULL) -> State[Answer]:
+    """Tier 1 of one generation, on record; the state of the task is the verdict's."""
+    context = TaskRunContext.get()
+    last = context is None or context.task_run.run_count > len(RETRY_DELAYS_SECONDS)
+    answer = judge_once(family, generation, depth, last=last)
+    return final_state(
+        [answer.record.verdict] if answer.record is not None else [],
+        errors=[answer.error] if answer.error is not None else [],
+        remarks=[answer.skipped] if answer.skipped is not None else [],
+        data=answer,
+    )
+
+
+def judge_once(family: ConfiguredFamily, generation: GenerationId, depth: Depth, *, last: bool = True) -> Answer:
+    """Judge one generation if it is due, keep the verdict, and say so on the event bus.
+
+    Args:
+        family: Of the configuration.
+        generation: Which.
+        depth: How far to look; full evidence is due until a full verdict is on record.
+        last: Keep a verdict even if asking the store again might make it conclusive.
+    """
+    try:
+        return _judge(family, generation, depth, last)
+    except LastgoodError as error:
+        return Answer(generation=generation, error=error)
+
+
+def _judge(family: ConfiguredFamily, generation: GenerationId, depth: Depth, last: bool) -> Answer:
+    gate = family.family
+    if gate.is_burned(generation):
+        return Answer(generation=generation, skipped=f"{generation}: slot burned, nothing to judge")
+    attempt = gate.due_attempt(generation, Tier.MANIFEST, full=depth is Depth.FULL)
+    if attempt is None:
+        return Answer(generation=generation, skipped=_standing(family, generation))
+    progress = _progress(family, generation)
+    judged = gate.judge(generation, depth=depth, progress=progress)
+    progress.close()
+    if judged.may_be_repeated and not last:
+        unclear = [check for check in judged.verdict.checks if not check.outcome.is_conclusive]
+        raise StoreTransientError(f"{generation}: " + "; ".join(f"{c.name}: {c.detail}" for c in unclear))
+    kept = gate.keep(
+        judged.verdict,
+        generation,
+        judged.started_at,
+        judged.measurements,
+        attempt=attempt,
+        origin=current_origin(),
+    )
+    if attempt == 1:
+        events.generation_committed(family.name, generation, uri=family.location.generation_uri(generation))
+    events.announce(family.name, kept)
+    return Answer(generation=generation, kept=kept)
+
+
+def _standing(family: ConfiguredFamily, generation: GenerationId) -> str:
+    record = newest_record(family.location.store, family.location.keys, generation, Tier.MANIFEST)
+    outcome = record.verdict.outcome.value if record is not None else "judged"
+    return f"{generation}: skipped, conclusive evidence stands ({outcome})"
+
+
+def _progress(family: ConfiguredFamily, generation: GenerationId) -> artifacts.Progress:
+    def total_bytes() -> int:
+        lying = family.location.store.walk(family.location.keys.artifacts(generation))
+        return sum(stored.bytes for stored in lying)
+
+    key = artifacts.lawful_key("tier1-progress", family.name)
+    return artifacts.Progress(key, f"Reading {escape.markdown(str(generation))}", total_bytes)
