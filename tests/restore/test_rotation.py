@@ -11,7 +11,7 @@ from lastgood.errors import UsageError
 from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.records import keep_verdict
-from lastgood.restore.rotation import choose_next, next_generation
+from lastgood.restore.rotation import choose_family, choose_next, last_tried, next_generation
 from lastgood.testing.build import BuiltFamily, build_family
 from lastgood.verdict import Check, CheckState, Finding, Reason, Rung, Tier, Verdict, judge
 
@@ -84,3 +84,24 @@ def test_a_family_with_nothing_to_restore_says_so(tmp_path: Path) -> None:
     keep(built, built.newest, verdict(fails=True), 0)
     with pytest.raises(UsageError, match="nothing to restore"):
         next_generation(location_of(built))
+
+
+def test_the_family_that_waited_longest_comes_first() -> None:
+    """One nightly restore serves many families; none may wait for ever behind a busier one."""
+    assert choose_family({}) is None
+    assert choose_family({"b": None, "a": None, "c": START}) == "a"
+    assert choose_family({"a": START + timedelta(days=1), "c": START, "b": START}) == "b"
+
+
+def test_a_try_of_any_outcome_passes_the_turn_to_the_next_family(tmp_path: Path) -> None:
+    """A family whose gate never reaches a verdict must not keep all others from theirs; tiers do not mix."""
+    built = build_family(tmp_path, "fam", steps=(10, 20))
+    assert last_tried(location_of(built), Tier.RESTORE) is None
+    keep(built, GenerationId(1, 10), verdict(), 3)
+    keep(built, built.newest, verdict(runs=False), 5)
+    assert last_tried(location_of(built), Tier.RESTORE) == START + timedelta(days=5)
+    assert last_tried(location_of(built), Tier.DRILL) is None
+    for generation in (GenerationId(1, 10), built.newest):
+        keep(built, generation, verdict(fails=True), 6)
+    with pytest.raises(UsageError, match="nothing to restore"):
+        last_tried(location_of(built), Tier.RESTORE)
