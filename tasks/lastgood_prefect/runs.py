@@ -1,0 +1,108 @@
+"""Gate runs of a Prefect server: what `requests.GateRuns` asks for, over Prefect's own client.
+
+Decides how Prefect's states read as ours, and that every failure to get an answer is an `Unanswered`; leaves what to
+ask for to `requests`. Rule: the server is the one that is configured; without one, Prefect's client would quietly start
+another with settings of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.states import Crashed
+
+from lastgood.errors import UsageError
+from lastgood_prefect.requests import GateRun, RunState, Unanswered
+
+__all__ = ["SAVE_GATE", "PrefectGateRuns"]
+
+SAVE_GATE: Final = "save-gate/on-commit"
+ANSWER_SECONDS: Final = 15.0
+"""A server that is silent for longer is asked again, later; others' families must not wait for it."""
+
+_STATES: Final = {
+    StateType.SCHEDULED: RunState.SCHEDULED,
+    StateType.PENDING: RunState.PENDING,
+    StateType.RUNNING: RunState.RUNNING,
+    # Both may still do their work, or end.
+    StateType.CANCELLING: RunState.RUNNING,
+    StateType.PAUSED: RunState.RUNNING,
+}
+
+
+class PrefectGateRuns:
+    """Asks the configured server for runs of one deployment. Not shared between threads.
+
+    Args:
+        deployment: `<flow>/<deployment>`, whose flow takes a family's name and drains it.
+
+    Raises:
+        UsageError: No server is configured.
+    """
+
+    def __init__(self, deployment: str = SAVE_GATE) -> None:
+        if not PREFECT_API_URL.value():
+            raise UsageError(
+                "no Prefect server configured: PREFECT_API_URL is not set", hint="`lastgood up` starts one"
+            )
+        self._deployment = deployment
+        self._id: UUID | None = None
+
+    def ask(self, key: str, family: str) -> GateRun:
+        with self._client() as client:
+            if self._id is None:
+                self._id = client.read_deployment_by_name(self._deployment).id
+            try:
+                run = client.create_flow_run_from_deployment(
+                    self._id, parameters={"family": family}, idempotency_key=key, tags=[f"family:{family}"]
+                )
+            except ObjectNotFound:
+                self._id = None  # deleted and perhaps made again; the next request looks it up
+                raise
+        return _described(run)
+
+    def read(self, run: str) -> GateRun | None:
+        with self._client() as client:
+            try:
+                return _described(client.read_flow_run(UUID(run)))
+            except ObjectNotFound:
+                return None
+
+    def bury(self, run: str, message: str) -> None:
+        with self._client() as client:
+            try:
+                client.set_flow_run_state(UUID(run), Crashed(message=message), force=True)
+            except ObjectNotFound:
+                return
+
+    @contextmanager
+    def _client(self) -> Iterator[SyncPrefectClient]:
+        """One client an exchange: requests are rare, and a connection that outlived its server helps nobody."""
+        try:
+            with (
+                # The client would sleep between retries of its own for longer than we may stand still.
+                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+                get_client(httpx_settings={"timeout": httpx.Timeout(ANSWER_SECONDS)}, sync_client=True) as client,
+            ):
+                yield client
+        except ObjectNotFound:
+            raise Unanswered(
+                f"no deployment {self._deployment} on {PREFECT_API_URL.value()}", hint="`lastgood deploy` creates it"
+            ) from None
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            said = (str(error) or type(error).__name__).splitlines()[0]
+            raise Unanswered(f"no answer from {PREFECT_API_URL.value()}: {said}") from error
+
+
+def _described(run: FlowRun) -> GateRun:
+    # A run without a state is one that the server has only just inserted.
+    state = RunState.SCHEDULED if run.state is None else _STATES.get(run.state.type, RunState.ENDED)
+    return GateRun(id=str(run.id), state=state)
