@@ -41,6 +41,8 @@ def test_paths_start_where_the_file_lies(tmp_path: Path) -> None:
         (("rpo_steps = 100", "rpo_steps = -1"), "objectives.rpo_steps"),
         (("reason = ", "why = "), "ignore[0]"),
         (('reason = "copied from an archive without its first generation"', 'reason = "ok"'), "ignore[0].reason"),
+        (('check = "chain"', 'check = "chian"'), "families.llm-7b.ignore[0].check: no gate asks chian"),
+        (('check = "chain"', 'check = "cancelled"'), "ignore[0].check: no gate asks cancelled"),
         (("families.llm-7b", 'families."../x"'), "families: key escapes"),
         (("[families.llm-7b]", "[families.llm-7b"), "cannot be read"),
         (('command = ["torchrun", "train.py"]', "command = []"), "replica.command"),
@@ -58,12 +60,15 @@ def test_mistakes_name_the_place(change: tuple[str, str], said: str, tmp_path: P
     assert "lastgood.toml" in caught.value.message
 
 
-def test_a_typing_error_is_answered_with_a_suggestion(tmp_path: Path) -> None:
-    """The hint names the key that was probably meant."""
-    (tmp_path / "lastgood.toml").write_text(GOOD.replace("rpo_steps", "rpo_step"))
+@pytest.mark.parametrize(
+    ("wrote", "meant"), [(("rpo_steps", "rpo_step"), "rpo_steps"), (('"chain"', '"chian"'), "chain")]
+)
+def test_a_typing_error_is_answered_with_a_suggestion(wrote: tuple[str, str], meant: str, tmp_path: Path) -> None:
+    """The hint names the key, or the check, that was probably meant."""
+    (tmp_path / "lastgood.toml").write_text(GOOD.replace(*wrote))
     with pytest.raises(UsageError) as caught:
         read_configuration(tmp_path / "lastgood.toml")
-    assert caught.value.hint == "did you mean `rpo_steps`?"
+    assert caught.value.hint == f"did you mean `{meant}`?"
 
 
 def test_a_missing_file_and_an_unknown_family_are_named(tmp_path: Path) -> None:

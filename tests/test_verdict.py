@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lastgood import documents
 from lastgood.reasons import NoteReason, Reason
-from lastgood.verdict import Check, CheckState, Finding, Outcome, Rung, Tier, Verdict, judge, waive
+from lastgood.verdict import Check, CheckState, Finding, Outcome, Rung, Tier, Verdict, judge, undecided, waive
 
 NAMES = ("a", "b", "c")
 
@@ -113,6 +113,16 @@ def test_a_waived_check_no_longer_fails_and_says_why() -> None:
     assert waived.notes[0].reason is NoteReason.CHECK_IGNORED
     assert "copied from an archive" in waived.notes[0].message
     assert waive(failed, {"sizes": "whatever"}).outcome is Outcome.FAIL
+
+
+def test_nothing_passes_by_waiving_alone() -> None:
+    """A gate of which every question was waived has shown nothing."""
+    finding = Finding(reason=Reason.SHARD_MISSING, message="gone", offender="model/rank-00000.safetensors")
+    bad = Check(name="chain", state=CheckState.RAN, detail="", findings=(finding,))
+    failed = judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject="f/g", checks=[bad], required=["chain"])
+    stopped = undecided(tier=Tier.RESTORE, subject="f/g", check="cancelled", why="asked to end")
+    for verdict in (failed, stopped):
+        assert waive(verdict, {"chain": "an archive", "cancelled": "why not"}).outcome is Outcome.NOT_RUN
 
 
 def test_two_checks_of_one_name_cannot_hide_each_other() -> None:

@@ -1,7 +1,8 @@
 """`lastgood.toml`: families, where they are, how their replica is started, and what is demanded of recovery.
 
-Decides what a lawful configuration is; unknown keys, wrong types and ignored checks without a written reason are errors
-that name the file and the place. Leaves secrets to the environment: a replica is given only the variables named here.
+Decides what a lawful configuration is; unknown keys, wrong types, and ignored checks that no gate asks or that have no
+written reason are errors that name the file and the place. Leaves secrets to the environment: a replica is given only
+the variables named here.
 
     [families.llm-7b]
     root = "/checkpoints"                      # the family is /checkpoints/llm-7b
@@ -30,9 +31,11 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from lastgood.checks import CHECKS
 from lastgood.documents import Document
 from lastgood.errors import FormatError, UsageError
 from lastgood.identity import check_family_name
+from lastgood.text import printable
 
 __all__ = [
     "Configuration",
@@ -209,6 +212,7 @@ def read_configuration(path: Path) -> Configuration:
             raise UsageError(f"configuration is wrong: {path}: families: {error.message}") from None
         settings = _convert(table, FamilySettings, path, f"families.{name}")
         _refuse_secrets(settings, path, f"families.{name}")
+        _refuse_unknown_checks(settings, path, f"families.{name}")
         families[name] = _anchored(settings, base)
     return Configuration(
         families=families, ledger=_ledger(whole.ledger, path, base), report=_report(whole.report, base)
@@ -247,6 +251,16 @@ def _refuse_secrets(settings: FamilySettings, path: Path, place: str) -> None:
             raise UsageError(
                 f"secret in a configuration file: {path}: {place}.replica.environment.{variable}",
                 hint="name it in `pass_environment`; its value stays in the environment",
+            )
+
+
+def _refuse_unknown_checks(settings: FamilySettings, path: Path, place: str) -> None:
+    for number, entry in enumerate(settings.ignore):
+        if entry.check not in CHECKS:
+            close, where = difflib.get_close_matches(entry.check, CHECKS, n=1), f"{place}.ignore[{number}].check"
+            raise UsageError(
+                f"configuration is wrong: {path}: {where}: no gate asks {printable(entry.check)}",
+                hint=f"did you mean `{close[0]}`?" if close else "name a check as verdicts show it, e.g. `chain`",
             )
 
 

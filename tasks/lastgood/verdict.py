@@ -164,7 +164,7 @@ def judge(
 
     Any fail dominates. Otherwise every check named in `required` must be present and have held; a check outside
     `required` that did not run (and says so) does not stand in the way of a pass, but one that could not run makes it
-    inconclusive. No checks at all is `not_run`, never pass.
+    inconclusive. No check that held is `not_run`, never pass, whatever was waived.
 
     Args:
         tier: The gate.
@@ -181,7 +181,7 @@ def judge(
         outcome = Outcome.FAIL
     elif Outcome.INCONCLUSIVE in outcomes:
         outcome = Outcome.INCONCLUSIVE
-    elif made and held.issuperset(needed):
+    elif held and held.issuperset(needed):
         outcome = Outcome.PASS
     else:
         outcome = Outcome.NOT_RUN
