@@ -1,0 +1,1 @@
+"""The ledger's migrations, run when a ledger is opened; see `database`."""
