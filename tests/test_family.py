@@ -142,3 +142,13 @@ def test_evidence_is_due_again_when_it_ages_and_when_it_only_looked_at_metadata(
     assert family.due_attempt(built.newest, Tier.MANIFEST) is None
     assert family.due_attempt(built.newest, Tier.MANIFEST, older_than=timedelta(0)) == 3
     assert family.unjudged() == built.generations[:-1]
+    assert family.unjudged(besides=built.generations[:1]) == built.generations[1:-1]
+
+
+def test_a_spoiled_record_leaves_its_generation_due(built: BuiltFamily, family: Family) -> None:
+    """One file that somebody damaged must not stop the gate of a whole family, and proves nothing."""
+    family.verify(built.newest)
+    (record,) = built.root.glob(f"llm-7b/.lastgood/records/{built.newest}/*.json")
+    record.write_bytes(b"{")
+    assert family.due_attempt(built.newest, Tier.MANIFEST) == 2
+    assert family.unjudged() == built.generations

@@ -10,7 +10,7 @@ import getpass
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -254,21 +254,27 @@ class Family:
             full: Only a record of the full rung stands; a fail stands whatever its rung.
 
         Raises:
-            FormatError: The newest record is not lawful.
             StoreError: The store could not tell.
         """
         data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
         manifest = manifest_digest(data) if data is not None else None
-        newest = newest_record(self._store, self._keys, generation, tier, manifest=manifest)
+        try:
+            newest = newest_record(self._store, self._keys, generation, tier, manifest=manifest)
+        except FormatError:
+            newest = None  # a spoiled record is no evidence, and must not keep its generation, or others, from a gate
         if newest is not None and newest.verdict.outcome.is_conclusive:
             stands = newest.verdict.outcome is Outcome.FAIL or newest.rung is Rung.FULL or not full
             if stands and (older_than is None or self._now() - newest.finished_at < older_than):
                 return None
         return next_attempt(self._store, self._keys, generation, manifest, tier)
 
-    def unjudged(self) -> tuple[GenerationId, ...]:
-        """The candidates without a conclusive full verdict of tier 1, oldest first; a burned slot is none."""
-        candidates = sorted(self.survey().candidates)
+    def unjudged(self, *, besides: Collection[GenerationId] = ()) -> tuple[GenerationId, ...]:
+        """The candidates without a conclusive full verdict of tier 1, oldest first; a burned slot is none.
+
+        Args:
+            besides: Generations that are not asked about: three documents are read for each that is.
+        """
+        candidates = sorted(one for one in self.survey().candidates if one not in besides)
         return tuple(
             one for one in candidates if self.due_attempt(one, Tier.MANIFEST) is not None and not self.is_burned(one)
         )
