@@ -27,7 +27,6 @@ EXIT_USAGE = 64
 EXIT_INTERNAL = 70
 
 _COMMANDS = {
-    "demo": ("lastgood.cli.demo", "Train, verify, restore, kill and recover a small replica; refuse damaged copies."),
     "doctor": ("lastgood.cli.doctor", "Probe a store and this machine before they are trusted."),
     "drill": ("lastgood.cli.drill", "Tier 3: kill a disposable replica and recover it through its launcher."),
     "exec": ("lastgood.cli.resume", "Start a command with what may be resumed, or start nothing."),

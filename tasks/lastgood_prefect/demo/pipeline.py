@@ -1,0 +1,131 @@
+"""The demo's pipeline: an embedded stack, everything deployed on it, a watcher, and flow runs asked for over HTTP.
+
+Decides how a run is asked for and when it counts as ended; leaves what runs to the deployments, and what must come of
+it to `checks`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from lastgood.errors import LastgoodError
+from lastgood.replica.processes import ReplicaProcess
+from lastgood_prefect.stack import Stack
+
+__all__ = ["FlowRun", "Pipeline"]
+
+LASTGOOD: Final = (sys.executable, "-m", "lastgood")
+DEPLOY_TIMEOUT: Final = timedelta(minutes=3)
+RUN_TIMEOUT: Final = timedelta(minutes=4)
+LOOK_SECONDS: Final = 0.25
+_ENDED: Final = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRun:
+    """One run as the server tells it.
+
+    Args:
+        id: The server's.
+        name: The two words that Prefect gave it.
+        state: The name of its state, e.g. `Completed`, `Failed`, `Inconclusive`.
+        message: Of that state.
+        url: Its page.
+    """
+
+    id: str
+    name: str
+    state: str
+    message: str
+    url: str
+
+
+class Pipeline:
+    """A running stack on which everything is deployed, and the watcher beside it. Made by `start`."""
+
+    def __init__(self, stack: Stack, watcher: ReplicaProcess) -> None:
+        self.stack = stack
+        self.watcher = watcher
+
+    @classmethod
+    @contextlib.contextmanager
+    def start(cls, directory: Path, configuration: Path) -> Iterator[Pipeline]:
+        """Start the stack, deploy, start the watcher; all of it ends with the context.
+
+        Args:
+            directory: Holds the stack's home and the logs.
+            configuration: The `lastgood.toml` that the workers read.
+
+        Raises:
+            LastgoodError: Something did not start, with its last words.
+        """
+        with Stack.start(directory / "stack", environment={"LASTGOOD_CONFIG": str(configuration)}) as stack:
+            _deploy(stack, directory)
+            log = directory / "stack" / "logs" / "watcher.log"
+            with ReplicaProcess.start((*LASTGOOD, "watch"), stack.environ, directory, log) as watcher:
+                yield cls(stack, watcher)
+
+    def ask(self, deployment: str, parameters: Mapping[str, object]) -> FlowRun:
+        """Ask for a run of `<flow>/<deployment>`, as the page of a deployment does, and wait until it has ended.
+
+        Raises:
+            LastgoodError: The server would not start it, or it did not end in time.
+        """
+        found = self._require("GET", f"/deployments/name/{deployment}")
+        run = self._require("POST", f"/deployments/{found['id']}/create_flow_run", {"parameters": dict(parameters)})
+        deadline = time.monotonic() + RUN_TIMEOUT.total_seconds()
+        while True:
+            state = self.flow_run(run["id"])
+            if state is not None:
+                return state
+            if time.monotonic() > deadline:
+                raise LastgoodError(
+                    f"run of {deployment} did not end within {RUN_TIMEOUT.total_seconds():.0f} s: {run['name']}"
+                )
+            time.sleep(LOOK_SECONDS)
+
+    def flow_run(self, id_: str) -> FlowRun | None:
+        """The run, if it has ended."""
+        run = self._require("GET", f"/flow_runs/{id_}")
+        state = run["state"]
+        if state is None or state["type"] not in _ENDED:
+            return None
+        return FlowRun(
+            id=id_, name=run["name"], state=state["name"], message=state["message"] or "", url=self.page(id_)
+        )
+
+    def page(self, id_: str) -> str:
+        """Where people read about a run."""
+        return f"{self.stack.ui_url}/runs/flow-run/{id_}"
+
+    def _require(self, method: str, path: str, body: object = None) -> Any:
+        try:
+            status, answer = self.stack.request(method, path, body)
+        except OSError as error:
+            raise LastgoodError(f"server does not answer: {method} {path}: {error}") from error
+        if status >= 300:
+            raise LastgoodError(f"server refused {method} {path}: {status}: {json.dumps(answer)[:500]}")
+        return answer
+
+
+def _deploy(stack: Stack, directory: Path) -> None:
+    done = subprocess.run(
+        (*LASTGOOD, "deploy"),
+        env=stack.environ,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEPLOY_TIMEOUT.total_seconds(),
+    )
+    if done.returncode != 0:
+        raise LastgoodError(f"`lastgood deploy` ended with {done.returncode}: {(done.stderr or done.stdout)[-1500:]}")
