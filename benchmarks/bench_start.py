@@ -13,8 +13,8 @@ IMPORT_PREFECT = "import os; os.environ.update(DO_NOT_TRACK='1', PREFECT_HOME={h
 
 
 def start(setting: Setting) -> tuple[Row, ...]:
-    ours = [Path(sys.executable).parent / "lastgood", "verify", "--help"]
-    theirs = [peers.prefect(setting.peers), "-c", IMPORT_PREFECT.format(home=str(setting.workspace))]
+    ours: list[str | Path] = [Path(sys.executable).parent / "lastgood", "verify", "--help"]
+    theirs: list[str | Path] = [peers.prefect(setting.peers), "-c", IMPORT_PREFECT.format(home=str(setting.workspace))]
     taken = in_turn(
         {"ours": lambda: run_command(ours).cpu_seconds, "theirs": lambda: run_command(theirs).cpu_seconds},
         max(setting.rounds, LEAST_ROUNDS),

@@ -21,6 +21,9 @@ from lastgood.verdict import Outcome
 from lastgood.verify import verify_generation
 
 GIB = 2**30
+SMALL_FILES = 4096
+SMALL_BYTES = 256 * 1024
+GROWN_BYTES = 64 * 2**20
 GROWN_GIB = (2, 4, 8)
 GROWTH_AT_MOST = 1.15
 """A GiB among many may take this many times what a GiB alone takes: the noise of a shared machine, no growth."""
@@ -34,17 +37,17 @@ def build_large(root: Path, algorithm: Algorithm) -> BuiltFamily:
     return build_family(root, "large", steps=(1,), recipe=recipe)
 
 
-def build_small(root: Path, *, count: int = 4096, size_bytes: int = 256 * 1024) -> BuiltFamily:
-    """One generation of about this many files of one length, besides a few that are shorter."""
+def build_small(root: Path) -> BuiltFamily:
+    """One generation of `SMALL_FILES` files of one length, a few of which are shorter."""
     root.mkdir()
-    recipe = Recipe(world_size=1, shard_bytes=size_bytes, extra_artifacts=count - 7, extra_bytes=size_bytes)
+    recipe = Recipe(world_size=1, shard_bytes=SMALL_BYTES, extra_artifacts=SMALL_FILES - 7, extra_bytes=SMALL_BYTES)
     return build_family(root, "small", steps=(1,), recipe=recipe)
 
 
 def build_grown(root: Path, gib: int) -> BuiltFamily:
     """One generation of so many GiB in artifacts of 64 MiB, the number of which grows with it."""
     root.mkdir()
-    recipe = Recipe(world_size=1, extra_artifacts=16 * gib, extra_bytes=64 * 2**20)
+    recipe = Recipe(world_size=1, extra_artifacts=16 * gib, extra_bytes=GROWN_BYTES)
     return build_family(root, "grown", steps=(1,), recipe=recipe)
 
 

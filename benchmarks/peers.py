@@ -52,8 +52,16 @@ def prefect(folder: Path) -> Path:
     if not (environment / "installed").exists():
         try:
             subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True, timeout=120)
-            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "prefect>=3.6,<4"]
-            subprocess.run(install, check=True, capture_output=True, timeout=900)
+            install: list[str | Path] = [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "prefect>=3.6,<4",
+            ]
+            subprocess.run([*pip, "prefect>=3.6,<4"], check=True, capture_output=True, timeout=900)
         except subprocess.SubprocessError as error:
             raise PeerMissing(f"prefect cannot be installed into {environment}: {error}") from error
         (environment / "installed").touch()  # touched last, so that an interrupted installation is begun again

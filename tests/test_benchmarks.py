@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import bench_training, bench_verify
+from benchmarks import bench_start, bench_training, bench_verify, peers, training
 from benchmarks.harness import Benchmark, PeerMissing, Row, Setting, collect, compare, in_turn, markdown, run_command
 from lastgood.digest import Algorithm
 
@@ -91,9 +92,58 @@ def test_a_small_difference_of_large_times_is_not_lost_in_their_scatter() -> Non
     assert cheap.is_met
 
 
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes at which a benchmark shows that it works, and nothing about speed."""
+    monkeypatch.setattr(bench_verify, "GIB", 2**18)
+    monkeypatch.setattr(bench_verify, "SMALL_FILES", 20)
+    monkeypatch.setattr(bench_verify, "SMALL_BYTES", 4096)
+    monkeypatch.setattr(bench_verify, "GROWN_BYTES", 2**14)
+    monkeypatch.setattr(bench_start, "LEAST_ROUNDS", 1)
+    monkeypatch.setattr(bench_training, "PUBLISHING_PAIRS", 1)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The contenders that need torch, with a small model, and without a start of Python for each."""
+    small = ("--width", "32", "--layers", "1", "--fast-forward", "3")
+    monkeypatch.setattr(training, "LARGE", small)
+    monkeypatch.setattr(training, "TRACED", small)
+    monkeypatch.setattr(training, "STEPS_A_ROUND", 2)
+    monkeypatch.setattr(
+        bench_training, "training", lambda subject, how, setting: training.SUBJECTS[subject](setting.workspace, how)
+    )
+
+
+@pytest.fixture
+def installed_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is fetched for a test: Prefect is this environment's own, b3sum is on the path or missing."""
+
+    def b3sum(folder: Path) -> Path:
+        return peers.program("b3sum")
+
+    monkeypatch.setattr(peers, "b3sum", b3sum)
+    monkeypatch.setattr(peers, "prefect", lambda folder: Path(sys.executable))
+
+
+@pytest.mark.usefixtures("tiny", "in_this_process", "installed_peers")
+@pytest.mark.parametrize("name", collect())
+def test_every_benchmark_runs_to_its_rows(name: str, tmp_path: Path) -> None:
+    """A benchmark is run by hand, once in weeks; one that broke meanwhile would be found only then."""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    try:
+        rows = collect()[name].run(Setting(rounds=1, workspace=workspace, peers=tmp_path / "peers"))
+    except PeerMissing as error:
+        pytest.skip(str(error))
+    assert rows
+    assert all(0 < one.measured < math.inf for one in rows)
+
+
+@pytest.mark.usefixtures("tiny")
 def test_the_timed_verification_sees_a_flipped_byte(tmp_path: Path) -> None:
     """A verification that compares nothing would be fast."""
-    built = bench_verify.build_small(tmp_path / "small", count=20, size_bytes=4096)
+    built = bench_verify.build_small(tmp_path / "small")
     bench_verify.verify(built)
     with (bench_verify.artifacts(built) / "extra" / "00003.bin").open("r+b") as file:
         byte = file.read(1)
@@ -103,10 +153,11 @@ def test_the_timed_verification_sees_a_flipped_byte(tmp_path: Path) -> None:
         bench_verify.verify(built)
 
 
+@pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(("algorithm", "program"), [(Algorithm.SHA256, "sha256sum"), (Algorithm.BLAKE3, "b3sum")])
 def test_the_peer_is_given_the_same_files_to_check(algorithm: Algorithm, program: str, tmp_path: Path) -> None:
     """A peer with fewer files, or with checksums of others, would be no peer."""
-    built = bench_verify.build_small(tmp_path / "small", count=20, size_bytes=4096)
+    built = bench_verify.build_small(tmp_path / "small")
     checks = bench_verify.write_checksums(built, tmp_path / "checks", algorithm)
     assert len(checks.read_text().splitlines()) == 20
     if shutil.which(program) is None:
