@@ -69,7 +69,7 @@ DRILL_CHECKS = (
     "no_orphans",
 )
 
-OBSTACLES = ("cancelled", "device", "leftovers", "scratch_space")
+OBSTACLES = ("cancelled", "device", "headroom", "leftovers", "scratch_space")
 
 CHECKS = tuple(dict.fromkeys((*GENERATION_CHECKS, *FAMILY_CHECKS, *RESTORE_CHECKS, *DRILL_CHECKS)))
 """Everything that `ignore` in `lastgood.toml` may name."""

@@ -11,7 +11,7 @@ from lastgood.errors import UsageError
 from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.records import keep_verdict
-from lastgood.restore.rotation import choose_family, choose_next, last_tried, next_generation
+from lastgood.restore.rotation import choose_next, last_tried, next_generation, take_turns
 from lastgood.testing.build import BuiltFamily, build_family
 from lastgood.verdict import Check, CheckState, Finding, Reason, Rung, Tier, Verdict, judge
 
@@ -88,9 +88,9 @@ def test_a_family_with_nothing_to_restore_says_so(tmp_path: Path) -> None:
 
 def test_the_family_that_waited_longest_comes_first() -> None:
     """One nightly restore serves many families; none may wait for ever behind a busier one."""
-    assert choose_family({}) is None
-    assert choose_family({"b": None, "a": None, "c": START}) == "a"
-    assert choose_family({"a": START + timedelta(days=1), "c": START, "b": START}) == "b"
+    assert take_turns({}) == ()
+    assert take_turns({"b": None, "c": START, "a": None}) == ("a", "b", "c")
+    assert take_turns({"a": START + timedelta(days=1), "c": START, "b": START}) == ("b", "c", "a")
 
 
 def test_a_try_of_any_outcome_passes_the_turn_to_the_next_family(tmp_path: Path) -> None:

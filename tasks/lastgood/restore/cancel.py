@@ -1,8 +1,8 @@
 """Ending a gate before its time: whoever wants it is heard between two looks, and the verdict says why.
 
-Decides what a restore or a drill that was not let finish says of the checkpoint: nothing. Rules: a request is asked
-for, never thrown into the work from another thread, so that the code that started a replica also ends it; an answer
-that was not reached is inconclusive, whatever had been seen so far.
+Decides what a restore or a drill that was not let begin, or not let finish, says of the checkpoint: nothing. Rules: a
+request is asked for, never thrown into the work from another thread, so that the code that started a replica also ends
+it; an answer that was not reached is inconclusive, whatever had been seen so far.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lastgood.errors import LastgoodError
 from lastgood.stores.port import Progress
 from lastgood.verdict import Tier, Verdict, undecided
 
-__all__ = ["Cancel", "Cancelled", "cancelled_verdict", "heed", "heeding", "never"]
+__all__ = ["Cancel", "Cancelled", "cancelled_verdict", "crowded_verdict", "heed", "heeding", "never"]
 
 Cancel = Callable[[], str | None]
 """Why the gate shall end now, in a few words, or None; asked several times a second, from the thread that works."""
@@ -61,3 +61,14 @@ def cancelled_verdict(tier: Tier, subject: str, why: str) -> Verdict:
         why: In a few words.
     """
     return undecided(tier=tier, subject=subject, check="cancelled", why=f"cancelled: {why}")
+
+
+def crowded_verdict(tier: Tier, subject: str, why: str) -> Verdict:
+    """The verdict of a gate for which there was no room on the machines.
+
+    Args:
+        tier: The gate.
+        subject: What it was about.
+        why: What was missing.
+    """
+    return undecided(tier=tier, subject=subject, check="headroom", why=why)

@@ -20,7 +20,7 @@ from lastgood.protocol import perform, take_survey
 from lastgood.records import newest_record
 from lastgood.verdict import Tier
 
-__all__ = ["choose_family", "choose_next", "last_tried", "next_generation"]
+__all__ = ["choose_next", "last_tried", "next_generation", "take_turns"]
 
 MAXIMUM_SAMPLED = 1000
 """The newest candidates among which the rotation runs; older ones are history rather than something to resume."""
@@ -39,13 +39,15 @@ def choose_next(candidates: Sequence[GenerationId], restored: Mapping[Generation
     return min(candidates, key=lambda generation: (restored[generation], generation), default=None)
 
 
-def choose_family(tried: Mapping[str, datetime | None]) -> str | None:
-    """The family whose turn it is, or None without families.
+def take_turns(tried: Mapping[str, datetime | None]) -> tuple[str, ...]:
+    """Families in the order of their turns.
 
     Args:
         tried: Family → when the gate last ended with a record of it, whatever it said, aware; None: never.
     """
-    return min(tried, key=lambda name: (tried[name] is not None, tried[name], name), default=None)
+    never = sorted(name for name, moment in tried.items() if moment is None)
+    since = sorted((moment, name) for name, moment in tried.items() if moment is not None)
+    return (*never, *(name for _, name in since))
 
 
 def last_tried(location: Location, tier: Tier) -> datetime | None:
