@@ -1,5 +1,6 @@
 """For tests of lastgood, and of whatever is built on it.
 
 - `build`: healthy families without torch.
+- `evidence`: families with a past, records of every tier included, written in a second.
 - `damage`: the catalogue of faults, each with the one reason code that must be raised.
 """
