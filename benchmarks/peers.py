@@ -52,15 +52,7 @@ def prefect(folder: Path) -> Path:
     if not (environment / "installed").exists():
         try:
             subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True, timeout=120)
-            install: list[str | Path] = [
-                python,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "prefect>=3.6,<4",
-            ]
+            pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             subprocess.run([*pip, "prefect>=3.6,<4"], check=True, capture_output=True, timeout=900)
         except subprocess.SubprocessError as error:
             raise PeerMissing(f"prefect cannot be installed into {environment}: {error}") from error
