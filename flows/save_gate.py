@@ -18,7 +18,7 @@ def save_gate(
     family: FamilyName,
     generations: list[GenerationName] = [],  # noqa: B006 - never written to, and the form shows a list
     depth: Depth = Depth.FULL,
-) -> State[None]:
+) -> State:
     """Verify saves against their manifests and put the verdicts on record.
 
     A generation with conclusive evidence is skipped. The run fails when one of them does; it is `Inconclusive` when

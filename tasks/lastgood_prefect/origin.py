@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_UI_URL
+from prefect.utilities.urls import url_for
 
 __all__ = ["current_origin"]
 
@@ -12,4 +14,4 @@ def current_origin() -> str | None:
     """A link to the page of the flow run, its id where no page is known, None outside of one."""
     if flow_run.id is None:
         return None
-    return flow_run.ui_url if PREFECT_UI_URL.value() else f"flow-run/{flow_run.id}"
+    return url_for("flow-run", obj_id=UUID(flow_run.id)) or f"flow-run/{flow_run.id}"

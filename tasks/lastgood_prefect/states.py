@@ -9,7 +9,8 @@ traceback; only a defect of ours has one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec
 
 from prefect import State
@@ -24,6 +25,7 @@ __all__ = ["final_state", "refused", "told_plainly"]
 MAXIMUM_MESSAGE_CHARACTERS = 2000
 MAXIMUM_FINDINGS_NAMED = 3
 """Of each verdict; the page's artifacts show more, the record all."""
+MAXIMUM_PASSES_NAMED = 3
 
 _WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_RUN, Outcome.PASS)
 _NAMES = {Outcome.INCONCLUSIVE: "Inconclusive", Outcome.NOT_RUN: "NotRun"}
@@ -49,8 +51,7 @@ def final_state(
     judged = list(verdicts)
     outcomes = [*(verdict.outcome for verdict in judged), *(_outcome(error) for error in errors)]
     worst = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), Outcome.PASS)
-    ordered = sorted(judged, key=lambda verdict: _WORST_FIRST.index(verdict.outcome))
-    lines = [*(_spoken(error) for error in errors), *(_told(verdict) for verdict in ordered), *remarks]
+    lines = [*(_spoken(error) for error in errors), *_told(judged), *remarks]
     message = escape.line("; ".join(lines), limit=MAXIMUM_MESSAGE_CHARACTERS)
     if worst is Outcome.PASS:
         return Completed(message=message, data=data)
@@ -72,6 +73,8 @@ def told_plainly(function: Callable[Parameters, State[Any]]) -> Callable[Paramet
         except LastgoodError as error:
             return refused(error)
 
+    # Prefect reads parameters off what it decorates; the names in their annotations are known in the flow's file alone.
+    run.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]  # any callable may have one
     return run
 
 
@@ -83,7 +86,17 @@ def _spoken(error: LastgoodError) -> str:
     return error.message + (f" (hint: {error.hint})" if error.hint else "")
 
 
-def _told(verdict: Verdict) -> str:
+def _told(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """The worst first; of many that passed, how many."""
+    for outcome in _WORST_FIRST:
+        alike = [verdict for verdict in verdicts if verdict.outcome is outcome]
+        if outcome is Outcome.PASS and len(alike) > MAXIMUM_PASSES_NAMED:
+            yield f"{len(alike)} passed"
+        else:
+            yield from map(_reasons, alike)
+
+
+def _reasons(verdict: Verdict) -> str:
     said = f"{verdict.subject}: {verdict.outcome.value.replace('_', ' ')}"
     if verdict.outcome is Outcome.PASS:
         return said

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
@@ -19,6 +21,13 @@ from prefect.settings import (
 from prefect.testing.utilities import prefect_test_harness
 
 from lastgood.testing.build import BuiltFamily, build_family
+
+FLOWS = Path(__file__).resolve().parents[2] / "flows"
+
+
+def load_flow(name: str) -> Any:
+    """A flow as a worker loads it: a script by its path. `name` is the file's and the function's."""
+    return load_flow_from_entrypoint(f"{FLOWS / name}.py:{name}")
 
 
 @pytest.fixture(scope="session")
