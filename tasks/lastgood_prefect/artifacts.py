@@ -26,11 +26,21 @@ from prefect.logging import get_logger
 
 from lastgood.config import ReportSettings
 from lastgood.digest import Algorithm, hash_bytes
-from lastgood.records import Kept, Record
+from lastgood.records import Kept, Measurements, Record
 from lastgood.verdict import Check, Outcome, Verdict
 from lastgood_prefect import escape
 
-__all__ = ["Progress", "checks_table", "lawful_key", "page_link", "show_page", "show_verdicts", "verdicts_markdown"]
+__all__ = [
+    "Progress",
+    "checks_table",
+    "lawful_key",
+    "page_link",
+    "show_page",
+    "show_phases",
+    "show_unrecorded",
+    "show_verdicts",
+    "verdicts_markdown",
+]
 
 MAXIMUM_ROWS = 500
 MAXIMUM_VERDICTS = 20
@@ -193,6 +203,45 @@ def show_verdicts(name: str, root: str, kept: Sequence[Kept], *, tier: int, repo
     )
 
 
+def show_unrecorded(name: str, verdict: Verdict) -> None:
+    """Put the checks of a verdict that is about no generation, and so on no record, on the page of the run.
+
+    Args:
+        name: The family's name in the configuration.
+        verdict: Of any tier.
+    """
+    tier, table = int(verdict.tier), checks_table([verdict])
+    title = f"Tier {tier} of {escape.markdown(name)}, not on record"
+    _try(
+        "checks",
+        lambda: create_table_artifact(key=lawful_key(f"tier{tier}-checks", name), table=table, description=title),
+    )
+
+
+def show_phases(name: str, measured: Measurements) -> None:
+    """Put a recovery in its phases, which add up to it, on the page of the run.
+
+    Args:
+        name: The family's name in the configuration.
+        measured: By a drill; nothing is shown of one that measured no recovery.
+    """
+    if measured.rto_seconds is None:
+        return
+    whole = measured.rto_seconds
+    table = [
+        {"phase": escape.markdown(phase), "seconds": f"{spent:.3f}", "share": f"{spent / whole:.1%}" if whole else ""}
+        for phase, spent in (*measured.phases.items(), ("recovery", whole))
+    ]
+    title = (
+        f"Recovery of {escape.markdown(name)}: RTO {whole:.3f} s from the kill to every rank's first step, "
+        f"{measured.rpo_loss_steps} steps lost"
+    )
+    _try(
+        "phases",
+        lambda: create_table_artifact(key=lawful_key("tier3-phases", name), table=table, description=title),
+    )
+
+
 def show_page(report: ReportSettings) -> None:
     """Put a link to the readiness page on the page of the run."""
     link = _target(page_link(report))
@@ -233,6 +282,11 @@ class Progress:
         if self._total_bytes is None:
             self._total_bytes = max(1, self._total())
         self._tell(min(100.0, 100.0 * done_bytes / self._total_bytes))
+        self._told_at = self._clock()
+
+    def reach(self, percent: float) -> None:
+        """Show a share at once: a landmark of the work."""
+        self._tell(percent)
         self._told_at = self._clock()
 
     def close(self) -> None:
