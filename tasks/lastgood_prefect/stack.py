@@ -36,11 +36,11 @@ from typing import Any, Final
 from lastgood.errors import LastgoodError, UsageError
 from lastgood.replica.keeper import send_signal
 from lastgood.replica.processes import ReplicaProcess
+from lastgood_prefect.pools import POOLS, PoolType, job_template, pool_of
 
-__all__ = ["POOLS", "Stack", "StackProcess"]
+__all__ = ["Stack", "StackProcess"]
 
 HOST: Final = "127.0.0.1"
-POOLS: Final = ("verify", "restore-gpu", "drill-gpu")
 START_TIMEOUT: Final = timedelta(minutes=4)
 """A first start migrates an empty database: 16 s on two idle cores, minutes on busy ones."""
 STOP_TIMEOUT: Final = timedelta(seconds=10)
@@ -92,15 +92,19 @@ class StackProcess:
         """Exit status, minus the signal's number for a killed one; None while it runs."""
         return self._process.poll()
 
+    def send(self, number: int) -> None:
+        """Send a signal to this very process, if it still runs."""
+        send_signal(self._process.identity, number)
+
     def kill(self) -> None:
         """Kill this very process by SIGKILL and wait for its end; what it had started lives on, as on any machine."""
         self.terminate(signal.SIGKILL)
 
     def terminate(self, number: int = signal.SIGTERM, timeout: timedelta = STOP_TIMEOUT) -> None:
         """Send a signal and wait for the end; kill what does not end in time."""
-        send_signal(self._process.identity, number)
+        self.send(number)
         if self._process.wait(timeout) is None:
-            send_signal(self._process.identity, signal.SIGKILL)
+            self.send(signal.SIGKILL)
             self._process.wait(timeout)
 
     def restart(self) -> None:
@@ -182,6 +186,12 @@ class Stack:
             lambda begun: self._healthy(),
         )
         self.workers: dict[str, StackProcess] = {}
+        self._others: list[StackProcess] = []
+
+    @property
+    def processes(self) -> tuple[StackProcess, ...]:
+        """All of them, the server first: the others need it."""
+        return (self.server, *self.workers.values(), *self._others)
 
     @property
     def api_url(self) -> str:
@@ -199,7 +209,7 @@ class Stack:
         cls,
         home: Path,
         *,
-        pools: Sequence[str] = POOLS,
+        pools: Sequence[str] = tuple(pool.name for pool in POOLS),
         environment: Mapping[str, str] = {},
         port: int | None = None,
     ) -> Iterator[Stack]:
@@ -207,7 +217,7 @@ class Stack:
 
         Args:
             home: Made if it is missing; what an earlier stack left there is used again.
-            pools: Work pools that get a worker here; a pool that is missing is created, of type `process`.
+            pools: Work pools that get a worker here; one that is missing is created, of type `process`.
             environment: Variables for server, workers and flow runs, over our own.
             port: Of the server; None: one that is free.
 
@@ -219,8 +229,9 @@ class Stack:
         with contextlib.ExitStack() as held:
             held.enter_context(_locked(home))
             stack = held.enter_context(cls._serving(home, environment, port))
-            held.callback(stack._stop_workers)
+            held.callback(stack._stop_clients)
             for pool in pools:
+                stack._ensure_pool(pool)
                 stack.workers[pool] = stack._worker(pool)
                 stack.workers[pool].launch()
             for worker in stack.workers.values():
@@ -257,6 +268,18 @@ class Stack:
             raise
         return stack
 
+    def run(self, name: str, command: Sequence[str]) -> StackProcess:
+        """Start a further program that talks to the server; it ends with the stack.
+
+        Args:
+            name: Of its log.
+            command: Program and arguments; it is told `environ`.
+        """
+        process = StackProcess(name, command, self.environ, self.home, lambda begun: True)
+        self._others.append(process)
+        process.launch()
+        return process
+
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """One request to the server's API, past any proxy; the status and the parsed answer.
 
@@ -285,6 +308,23 @@ class Stack:
         except ValueError:
             return answer.status, None
 
+    def _ensure_pool(self, name: str) -> None:
+        """Create a pool before its worker would, which knows nothing of our job templates."""
+        status, _ = self.request("GET", f"/work_pools/{name}")
+        pool = pool_of(name)
+        if status != 404 or pool is None:
+            return
+        body = {
+            "name": name,
+            "description": pool.description,
+            "type": PoolType.PROCESS.value,
+            "base_job_template": job_template(pool, PoolType.PROCESS),
+            "concurrency_limit": pool.concurrency_limit,
+        }
+        status, answer = self.request("POST", "/work_pools/", body)
+        if status >= 300:
+            raise LastgoodError(f"pool not created: {name}: server says {status}: {answer}")
+
     def _worker(self, pool: str) -> StackProcess:
         name = f"{pool}-{os.urandom(3).hex()}"
         return StackProcess(
@@ -311,17 +351,17 @@ class Stack:
             one["name"] == worker and datetime.fromisoformat(one["last_heartbeat_time"]) >= begun for one in found
         )
 
-    def _stop_workers(self) -> None:
-        """Ask all workers at once, then end whatever is left of them and of the runs that they started."""
+    def _stop_clients(self) -> None:
+        """Ask all but the server at once, then end whatever is left of them and of the runs that they started."""
+        clients = [process for process in (*self.workers.values(), *self._others) if process.starts]
         try:
-            for worker in self.workers.values():
-                if worker.poll() is None:
-                    send_signal(worker._process.identity, signal.SIGTERM)
-            for worker in self.workers.values():
-                worker._process.wait(STOP_TIMEOUT)
+            for process in clients:
+                process.send(signal.SIGTERM)
+            for process in clients:
+                process.terminate()
         finally:
-            for worker in self.workers.values():
-                worker.close()
+            for process in clients:
+                process.close()
 
 
 @contextlib.contextmanager
@@ -341,8 +381,12 @@ def _environ(home: Path, port: int, environment: Mapping[str, str]) -> dict[str,
     }
     for name in ("NO_PROXY", "no_proxy"):
         ours[name] = ",".join(filter(None, (ours.get(name), HOST, "localhost")))
+    if "PREFECT_SERVER_API_AUTH_STRING" in ours:
+        ours.setdefault("PREFECT_API_AUTH_STRING", ours["PREFECT_SERVER_API_AUTH_STRING"])
     return {
         **ours,
+        # A pool's job names its program: `python`, and a replica's `torchrun`, are those of this installation.
+        "PATH": os.pathsep.join((os.path.dirname(sys.executable), ours.get("PATH", os.defpath))),
         "DO_NOT_TRACK": "1",
         "PREFECT_API_URL": f"http://{HOST}:{port}/api",
         "PREFECT_HOME": str((home / "prefect").absolute()),
