@@ -105,14 +105,17 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyVerdict:
-    """The six standings, in order, and what follows from them."""
+    """The six standings, in order, and what follows from them; the refusals by which the family is quarantined."""
 
     outcome: Outcome
     standings: tuple[Standing, ...]
+    quarantine: tuple[str, ...] = ()
 
     @property
     def why(self) -> str:
-        """The first criterion that stands in the way, in one line; empty for a pass."""
+        """What stands in the way, in one line; empty for a pass."""
+        if self.quarantine:
+            return f"quarantined by {', '.join(self.quarantine)}"
         for held in (Held.FAILED, Held.NOT_SHOWN):
             for standing in self.standings:
                 if standing.held is held:
@@ -162,23 +165,26 @@ _CRITERION_OF: Mapping[str, Criterion] = {
 """Checks of a restore whose criterion is not the smoke step, to which everything else belongs."""
 
 
-def judge_family(verified: Evidence | None, restored: Evidence | None) -> FamilyVerdict:
-    """Judge a family.
+def judge_family(
+    verified: Evidence | None, restored: Evidence | None, *, quarantine: tuple[str, ...] = ()
+) -> FamilyVerdict:
+    """Judge a family; while it is quarantined it fails, whatever its newest evidence says.
 
     Args:
         verified: The newest record of tier 1, or None.
         restored: The newest record of tier 2, or None.
+        quarantine: The refusals by which it is quarantined.
     """
     standings = tuple(_stand(criterion, verified, restored) for criterion in Criterion)
     held = {standing.held for standing in standings}
     outcomes = {evidence.outcome for evidence in (verified, restored) if evidence is not None}
-    if Held.FAILED in held or Outcome.FAIL in outcomes:
+    if quarantine or Held.FAILED in held or Outcome.FAIL in outcomes:
         outcome = Outcome.FAIL
     elif held == {Held.HELD}:
         outcome = Outcome.PASS
     else:
         outcome = Outcome.INCONCLUSIVE if Outcome.INCONCLUSIVE in outcomes else Outcome.NOT_RUN
-    return FamilyVerdict(outcome=outcome, standings=standings)
+    return FamilyVerdict(outcome=outcome, standings=standings, quarantine=quarantine)
 
 
 def _stand(criterion: Criterion, verified: Evidence | None, restored: Evidence | None) -> Standing:

@@ -45,6 +45,10 @@ def _offer_nothing(rows: Rows) -> None:
     rows.of(FAMILY)["state"] = "nothing to resume"
 
 
+def _spoil_a_document(rows: Rows) -> None:
+    rows.of(FAMILY)["malformed"] = 1
+
+
 def _quarantine(rows: Rows) -> None:
     rows.of(FAMILY).update(state="quarantined", quarantine="operator-4f1a")
 
@@ -124,6 +128,7 @@ BREAKS: Mapping[Callable[[Rows], None], str] = {
     _read_metadata_only: "generations_judged",
     _lose_the_store: "state_told",
     _offer_nothing: "state_told",
+    _spoil_a_document: "documents_lawful",
     _quarantine: "not_quarantined",
     _offer_barred: "barred_not_offered",
     _fail_a_criterion: "family_verdict",

@@ -84,8 +84,8 @@ def offline(page: str) -> str:
 
 def _index(pages: Mapping[Area, str], met: Mapping[Area, bool], now: datetime) -> str:
     rows = "".join(
-        f'<tr><td class="{"met" if met[area] else "missed"}">{"met" if met[area] else "missed"}</td>'
-        f'<td><a href="{html.escape(page)}">{area}</a></td><td><a href="expectations/{area}.html">demands</a></td></tr>'
+        f'<tr><td>{area}</td><td class="{"met" if met[area] else "missed"}">{"met" if met[area] else "missed"}</td>'
+        f'<td><a href="{html.escape(page)}">results</a></td><td><a href="expectations/{area}.html">demands</a></td></tr>'
         for area, page in pages.items()
     )
     return (
@@ -93,7 +93,8 @@ def _index(pages: Mapping[Area, str], met: Mapping[Area, bool], now: datetime) -
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>lastgood: Data Docs</title>{_HEAD}'
         f"</head><body><h1>Data Docs</h1><p>Written by Great Expectations at {now:%Y-%m-%d %H:%M:%S} UTC. "
         f"Creation and recovery are judged apart and never averaged.</p>"
-        f"<table><thead><tr><th>Objectives</th><th>Results</th><th>Suite</th></tr></thead><tbody>{rows}</tbody></table>"
+        f"<table><thead><tr><th>Indicator</th><th>Objectives</th><th>Of each family</th><th>What is demanded</th></tr>"
+        f'</thead><tbody>{rows}</tbody></table><p><a href="../index.html">Readiness page</a></p>'
         f"</body></html>\n"
     )
 
@@ -107,7 +108,7 @@ class _Rewriter(HTMLParser):
         self._dropping: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        if self._dropping or tag in _DROPPED:
+        if self._dropping or tag in _DROPPED or ("data-toggle", "collapse") in attrs:
             if tag not in _VOID:
                 self._dropping.append(tag)
             return

@@ -153,6 +153,15 @@ class ExpectStateTold(_OneOf):
     description: str = "The family says which generation may be resumed"
 
 
+class ExpectDocumentsLawful(_Never):
+    """A record that cannot be read may have been a fail."""
+
+    objective: ClassVar[str] = "documents_lawful"
+    area: ClassVar[Area] = Area.RECOVERY
+    measured: ClassVar[str] = "malformed"
+    description: str = "Every document of the family can be read"
+
+
 class ExpectNoQuarantine(_Never):
     """A quarantine stands until somebody has found its cause and released it."""
 
@@ -319,6 +328,7 @@ EXPECTATIONS: tuple[type[Expected], ...] = (
     ExpectSaveRecent,
     ExpectGenerationsJudged,
     ExpectStateTold,
+    ExpectDocumentsLawful,
     ExpectNoQuarantine,
     ExpectNoBarredOffer,
     ExpectFamilyVerdict,

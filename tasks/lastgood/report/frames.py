@@ -79,6 +79,10 @@ COLUMNS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "publishes_begun": COUNT,
             "committed": COUNT,
             "newest_save_at": TIME,
+            "malformed": COUNT,
+            "read_at": TIME,
+            "failure": TEXT,
+            "hint": TEXT,
             "verdict": TEXT,
             "why": TEXT,
             **{str(criterion): TEXT for criterion in Criterion},
@@ -108,8 +112,8 @@ class Frames:
         restores: Tier 2.
         drills: Tier 3.
         phases: Where the recovery time of each drill went.
-        families: One row a family: what it may offer, its counters, its verdict and the six criteria (`held`, `failed`
-            or `not_shown`).
+        families: One row a family: what it may offer, its counters, documents that could not be read, when its store
+            last told and what it said instead, its verdict, and the six criteria (`held`, `failed` or `not_shown`).
         criteria: The six criteria again, a row each, with the check that decides.
         checks: Of each family's newest record of each tier, what was asked.
     """
@@ -139,12 +143,14 @@ def make_frame(name: str, rows: Iterable[Mapping[str, object]] | Mapping[str, li
 
     Args:
         name: A key of `COLUMNS`.
-        rows: One mapping a row, or one list a column; what is missing is "not measured", or empty text.
+        rows: One mapping a row, or one list a column; what is missing is "not measured", empty text, or zero.
     """
     columns = COLUMNS[name]
     frame = pandas.DataFrame(rows if isinstance(rows, Mapping) else list(rows), columns=list(columns))
     for column, kind in columns.items():
-        if kind == TIME:
+        if kind == COUNT:
+            frame[column] = frame[column].astype(object).fillna(0)
+        elif kind == TIME:
             frame[column] = pandas.to_datetime(frame[column], utc=True)
         elif kind == TEXT:
             frame[column] = frame[column].astype(object).fillna("")

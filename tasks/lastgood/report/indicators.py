@@ -30,6 +30,7 @@ INDICATOR_COLUMNS: Mapping[str, str] = {
     "family": TEXT,
     "state": TEXT,
     "verdict": TEXT,
+    "malformed": COUNT,
     "quarantines": COUNT,
     "barred_offers": COUNT,
     "candidates": COUNT,
@@ -77,7 +78,7 @@ def measure(frames: Frames, settings: Mapping[str, Objectives], now: datetime) -
     out = pandas.DataFrame({"family": families["family"], "state": families["state"], "verdict": families["verdict"]})
     out["quarantines"] = families["quarantine"].ne("").astype(COUNT)
     out["barred_offers"] = _barred_offers(frames, families)
-    for name in ("candidates", "publishes_begun", "committed"):
+    for name in ("malformed", "candidates", "publishes_begun", "committed"):
         out[name] = families[name]
     out["creation_ratio"] = families["committed"] / families["publishes_begun"].where(families["publishes_begun"] > 0)
     out["save_age_seconds"] = _age(families["newest_save_at"], moment)
@@ -115,7 +116,8 @@ def _limits(demanded: Mapping[str, Objectives]) -> dict[str, dict[str, float | N
 
 def _age(moments: pandas.Series[Any], now: pandas.Timestamp) -> pandas.Series[Any]:
     """Seconds up to now; a clock that runs ahead of ours makes nothing younger than new."""
-    return (now - moments).dt.total_seconds().clip(lower=0.0)
+    seconds: pandas.Series[Any] = (now - moments).dt.total_seconds().clip(lower=0.0)
+    return seconds
 
 
 def _barred_offers(frames: Frames, families: pandas.DataFrame) -> pandas.Series[Any]:

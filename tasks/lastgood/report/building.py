@@ -1,0 +1,156 @@
+"""A report from beginning to end: the ledger brought up to date, frames, the six criteria, every objective judged.
+
+Decides which families a report is about: those that were named, else all of the configuration, whether or not the
+ledger knows anything of them. Leaves reading storage to the ledger, and files to `writing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lastgood.config import Configuration
+from lastgood.criteria import CheckLine, Evidence, judge_family
+from lastgood.errors import UsageError
+from lastgood.ledger import Ledger, open_ledger, queries
+from lastgood.report.frames import Frames, make_frame
+from lastgood.report.indicators import measure
+from lastgood.report.report import Report
+from lastgood.report.suite import Judged, judge_indicators
+from lastgood.verdict import Outcome, Rung, Tier
+
+__all__ = ["build_report", "judge_frames", "read_frames", "update_ledger"]
+
+Row = Mapping[str, Any]
+
+
+def build_report(
+    configuration: Configuration,
+    *,
+    families: Sequence[str] | None = None,
+    now: datetime | None = None,
+    documents: Path | None = None,
+) -> tuple[Report, Judged]:
+    """Bring the ledger up to date and report on it.
+
+    Args:
+        configuration: Families, their objectives, and where the ledger is.
+        families: Only these; None: every configured one.
+        now: What ages count up to, aware; None: the moment at which the ledger was up to date.
+        documents: Where to build Great Expectations' own pages; None: nowhere.
+
+    Raises:
+        UsageError: A family is not configured, or none is.
+        LedgerError: The ledger's database did not answer.
+    """
+    names = list(dict.fromkeys(families or configuration.families))
+    if not names:
+        raise UsageError("no family to report on: lastgood.toml declares none")
+    for name in names:
+        configuration.settings(name)
+    with open_ledger(str(configuration.ledger.url)) as ledger:
+        trouble = update_ledger(ledger, configuration, names)
+        frames = read_frames(ledger, names)
+    return judge_frames(frames, configuration, now=now or datetime.now(UTC), trouble=trouble, documents=documents)
+
+
+def update_ledger(ledger: Ledger, configuration: Configuration, names: Iterable[str]) -> Mapping[str, str]:
+    """Bring families up to date; family → why its store could not tell, for those of which it could not.
+
+    Raises:
+        LedgerError: The ledger's database did not answer.
+    """
+    indexed = ledger.update({name: configuration.settings(name).uri(name) for name in names})
+    return {one.family: one.failure for one in indexed if one.failure is not None}
+
+
+def judge_frames(
+    frames: Frames,
+    configuration: Configuration,
+    *,
+    now: datetime,
+    trouble: Mapping[str, str] | None = None,
+    documents: Path | None = None,
+) -> tuple[Report, Judged]:
+    """The report over frames; also what its suites said, with the pages that they built. Arguments as before."""
+    settings = {name: one.objectives for name, one in configuration.families.items()}
+    indicators = measure(frames, settings, now)
+    judged = judge_indicators(indicators, now, documents=documents)
+    report = Report(
+        made_at=now,
+        frames=frames,
+        indicators=indicators,
+        objectives=judged.objectives,
+        settings=settings,
+        outcome=judged.outcome,
+        trouble=dict(trouble or {}),
+    )
+    return report, judged
+
+
+def read_frames(ledger: Ledger, names: Sequence[str]) -> Frames:
+    """The frames of some families, all of one moment of the ledger.
+
+    Raises:
+        LedgerError: The ledger's database did not answer.
+    """
+    with ledger.reading() as moment:
+        told = {
+            "saves": queries.saves(moment, names=names),
+            "verifications": queries.verifications(moment, names=names),
+            "restores": queries.restores(moment, names=names),
+            "drills": queries.drills(moment, names=names),
+            "phases": queries.phases(moment, names=names),
+            "checks": queries.checks(moment, names=names),
+        }
+        conclusive = queries.checks(moment, conclusive=True, names=names).mappings()
+        known = {row["family"]: row for row in queries.families(moment, names=names).mappings()}
+    # A family that was never read stands there too: silence about it would look like health.
+    families = [known.get(name, {"family": name, "state": queries.COULD_NOT_TELL}) for name in names]
+    evidence = _evidence(told["checks"].mappings()) | _evidence(conclusive)
+    judged, standings = _criteria(families, evidence)
+    return Frames(
+        **{name: make_frame(name, rows.by_column()) for name, rows in told.items()},
+        families=make_frame("families", judged),
+        criteria=make_frame("criteria", standings),
+    )
+
+
+def _evidence(rows: Iterable[Row]) -> dict[tuple[str, int], Evidence]:
+    """Family and tier → what its record says. An inconclusive one counts only where there is no conclusive one."""
+    lines: dict[tuple[str, int], list[CheckLine]] = {}
+    said: dict[tuple[str, int], tuple[Outcome, Rung]] = {}
+    for row in rows:
+        key = (row["family"], row["tier"])
+        line = CheckLine(name=row["check"], outcome=Outcome(row["outcome"]), detail=row["detail"])
+        lines.setdefault(key, []).append(line)
+        said[key] = (Outcome(row["verdict"]), Rung(row["rung"]))
+    return {key: Evidence(outcome=said[key][0], rung=said[key][1], checks=tuple(made)) for key, made in lines.items()}
+
+
+def _criteria(families: Iterable[Row], evidence: Mapping[tuple[str, int], Evidence]) -> tuple[list[Row], list[Row]]:
+    """The rows of families with their verdicts, and one row a criterion."""
+    judged: list[Row] = []
+    standings: list[Row] = []
+    for row in families:
+        name = row["family"]
+        verdict = judge_family(
+            evidence.get((name, Tier.MANIFEST)),
+            evidence.get((name, Tier.RESTORE)),
+            quarantine=tuple(filter(None, (row.get("quarantine") or "").split(","))),
+        )
+        held = {str(standing.criterion): str(standing.held) for standing in verdict.standings}
+        judged.append({**row, "verdict": str(verdict.outcome), "why": verdict.why, **held})
+        standings.extend(
+            {
+                "family": name,
+                "criterion": str(standing.criterion),
+                "held": str(standing.held),
+                "check": standing.check,
+                "detail": standing.detail,
+            }
+            for standing in verdict.standings
+        )
+    return judged, standings
