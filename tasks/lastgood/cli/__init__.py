@@ -32,6 +32,7 @@ _COMMANDS = {
     "exec": ("lastgood.cli.resume", "Start a command with what may be resumed, or start nothing."),
     "inspect": ("lastgood.cli.inspect", "Show what a family or a generation is, on one screen."),
     "latest": ("lastgood.cli.resume", "Print the newest generation that may be resumed."),
+    "ledger": ("lastgood.cli.ledger", "Bring the SQL index of all evidence up to date, or make it again."),
     "quarantine": ("lastgood.cli.operate", "Quarantine a family by an operator's word."),
     "release": ("lastgood.cli.operate", "Lift a family's quarantine; failed generations stay barred."),
     "restore": ("lastgood.cli.restore", "Tier 2: restore in fresh processes and run a smoke step."),

@@ -15,5 +15,6 @@ Source: docs/ledger.md.
 from __future__ import annotations
 
 from lastgood.ledger.index import Indexed, Ledger, open_ledger
+from lastgood.ledger.reading import Unlawful
 
-__all__ = ["Indexed", "Ledger", "open_ledger"]
+__all__ = ["Indexed", "Ledger", "Unlawful", "open_ledger"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, select, update
 
-from lastgood.errors import FormatError, LastgoodError, StoreError, StoreTransientError
+from lastgood.errors import FormatError, LastgoodError, StoreError, StoreTransientError, UsageError
 from lastgood.identity import GenerationId
 from lastgood.ledger.database import Database, open_database
 from lastgood.ledger.reading import FamilyReader, Standing, Unlawful
@@ -40,7 +40,7 @@ class Indexed:
         malformed: Documents that could not be read; all others are in the ledger.
         failure: Why the family was left as it was known, or None.
         hint: What may help.
-        exit_code: 0, 1 when something is not lawful, 2 when the store could not tell.
+        exit_code: 0; 1 when something is not lawful, 2 when the store could not tell, 64 when the URI is not one.
     """
 
     family: str
@@ -127,7 +127,7 @@ class Ledger:
             location = locate(uri)
             with self._database.writing() as connection:
                 return _Update(connection, location).run(self._now(), afresh=afresh)
-        except (StoreError, FormatError) as error:
+        except (StoreError, FormatError, UsageError) as error:
             failed = error
         self._note(name, uri, failed)
         return Indexed(family=name, uri=uri, failure=failed.message, hint=failed.hint, exit_code=failed.exit_code)

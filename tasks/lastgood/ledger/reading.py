@@ -9,9 +9,10 @@ reading.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
 from lastgood.errors import FormatError
@@ -31,7 +32,8 @@ __all__ = ["FamilyReader", "Read", "Standing", "Unlawful"]
 
 READERS = 8
 """Threads that wait for the store; a bucket or a network file system answers many at once."""
-BATCH_DOCUMENTS = 2000
+SLICE = 64
+BATCH_DOCUMENTS = 2048
 BATCH_BYTES = 64 * 2**20
 MAXIMUM_COMMIT_BYTES = 64 * 1024
 
@@ -130,11 +132,11 @@ class FamilyReader:
         except FormatError as error:
             unlawful.append(self._unlawful(key, error))
             row["burned"] = False
-        if row["burned"]:
-            return row, ()
         key = self._keys.manifest(generation)
         try:
             data = read_document(self._store, key, limit_bytes=MAXIMUM_MANIFEST_BYTES)
+            if data is None and row["burned"]:
+                return row, ()  # given up before its manifest was written
             if data is None:
                 raise FormatError(f"manifest missing: {key}")
             row |= manifest_values(parse_manifest(data, key), self._keys.family, generation, key)
@@ -196,14 +198,25 @@ def _in_batches(
     wanted: Iterable[_Asked], ask: Callable[[_Asked], _Told], *, size: Callable[[_Asked], int]
 ) -> Iterator[list[_Told]]:
     """Ask for each, many at a time, and give back bounded batches in order."""
+
+    def ask_all(some: Sequence[_Asked]) -> list[_Told]:
+        return [ask(one) for one in some]
+
     with ThreadPoolExecutor(READERS, thread_name_prefix="ledger") as readers:
-        batch: list[_Asked] = []
-        batch_bytes = 0
-        for one in wanted:
-            batch.append(one)
-            batch_bytes += size(one)
-            if len(batch) >= BATCH_DOCUMENTS or batch_bytes >= BATCH_BYTES:
-                yield list(readers.map(ask, batch))
-                batch, batch_bytes = [], 0
-        if batch:
-            yield list(readers.map(ask, batch))
+        for batch in _bounded(wanted, size):
+            # Dozens at a time: handing over a single document would cost as much as reading it.
+            told = readers.map(ask_all, (batch[at : at + SLICE] for at in range(0, len(batch), SLICE)))
+            yield list(chain.from_iterable(told))
+
+
+def _bounded(wanted: Iterable[_Asked], size: Callable[[_Asked], int]) -> Iterator[list[_Asked]]:
+    batch: list[_Asked] = []
+    batch_bytes = 0
+    for one in wanted:
+        batch.append(one)
+        batch_bytes += size(one)
+        if len(batch) >= BATCH_DOCUMENTS or batch_bytes >= BATCH_BYTES:
+            yield batch
+            batch, batch_bytes = [], 0
+    if batch:
+        yield batch
