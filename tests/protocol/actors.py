@@ -258,8 +258,8 @@ def sweeper(target: GenerationId) -> Actor:
 
 
 def sweep(target: GenerationId) -> Steps:
-    """Abandon an unfinished generation: burn its slot, then delete."""
-    if not (yield from commits.burn(KEYS, target, life("5"))):
+    """Give up an unfinished generation of a life that was cut: burn its slot, then delete."""
+    if not (yield from commits.abandon(KEYS, target, life("5"))):
         return None
     yield Delete(f"{KEYS.artifacts(target)}/data")
     return None

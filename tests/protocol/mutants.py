@@ -397,7 +397,7 @@ MUTANTS = (
         "a burned slot is offered",
         22,
         survey.choose,
-        scenarios.SWEPT,
+        scenarios.SWEPT_BETWEEN,
         ("if marker.burned:", "if False:"),
     ),
     # Cleaning.
@@ -406,6 +406,13 @@ MUTANTS = (
         23,
         actors.sweep,
         scenarios.SWEPT,
-        ('if not (yield from commits.burn(KEYS, target, life("5"))):', "if False:"),
+        ('if not (yield from commits.abandon(KEYS, target, life("5"))):', "if False:"),
+    ),
+    mutant(
+        "a slot of a life that nobody cut is burned",
+        23,
+        commits.abandon,
+        scenarios.SWEPT_LATE,
+        ("if generation.incarnation >= cut.decided_by:", "if False:"),
     ),
 )

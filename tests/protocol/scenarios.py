@@ -57,6 +57,8 @@ QUARANTINED_LIVES = alone(PROVEN_LIVES, quarantine())
 BARRED_ONE = alone(SAVED_ONE, gate("x", ONE, "fail", tier=1))
 # The family is quarantined by an operator who bars nothing.
 QUARANTINED, QUARANTINED_ONE = alone(PROVEN_THREE, quarantine()), alone(PROVEN_ONE, quarantine())
+# Life 1 gave up its second step, and the third failed.
+PASSED_OVER = alone(alone(SAVED_ONE, orphan(1, life("1"), 3)), gate("x", THREE, "fail", tier=1))
 # The newest failed: life 2 must resume from the first, and keep the second.
 FAILED_TWO = alone(PROVEN_TWO, gate("y", TWO, "fail"))
 
@@ -146,9 +148,21 @@ RELEASED_LATE = space(
     "an orphan, a restart, a release, a reader", QUARANTINED_ONE, ORPHAN, RESTART_ONLY, RELEASE, READER
 )
 SWEPT = space(
-    "a slow publisher and a sweeper",
+    "a slow publisher, a restart and a sweeper",
     SAVED_ONE,
     *unlucky(1, slow_publisher(TWO, life("1")), sweeper(TWO)),
+    RESTART_ONLY,
+    still=STARTS,
+)
+SWEPT_BETWEEN = space(
+    "a restart and a sweeper of a step that was passed over", PASSED_OVER, sweeper(TWO), RESTART_ONLY, still=STARTS
+)
+SWEPT_LATE = space(
+    "a COMMIT that lands late, a restart and a sweeper of what came after it",
+    SAVED_ONE,
+    zombie(TWO, life("1")),
+    sweeper(THREE),
+    RESTART_ONLY,
     still=STARTS,
 )
 

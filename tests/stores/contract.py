@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -182,6 +183,8 @@ class StoreContract(DocumentContract):
             lambda: store.install(key, "b"),
             lambda: store.install("b", key),
             lambda: store.discard(key),
+            lambda: store.last_changed(key),
+            lambda: store.sweep(key, before=datetime.now(UTC)),
             lambda: list(store.hash(key, (request,))),
         )
         for action in actions:
@@ -247,6 +250,26 @@ class StoreContract(DocumentContract):
         store.discard("f/staging/s")
         assert list(store.walk("f/staging")) == []
         assert store.names("f/staging").directories == ()
+
+    def test_the_last_change_is_of_anything_below(self, store: Store) -> None:
+        """What somebody still writes into must never look old, however old its beginnings are."""
+        assert store.last_changed("absent") is None
+        before = datetime.now(UTC) - timedelta(seconds=5)
+        store.create("a/b/deep", b"x")
+        changed = store.last_changed("a")
+        assert changed is not None
+        assert before < changed < datetime.now(UTC) + timedelta(seconds=5)
+        assert store.last_changed("a/b/deep") is not None
+
+    def test_a_sweep_removes_nothing_that_has_a_lawful_name(self, store: Store) -> None:
+        """It is for what the store itself left half done, and for nothing else."""
+        store.create("docs/a", b"x")
+        store.compare_and_swap("docs/b", b"y", expected=None)
+        later = datetime.now(UTC) + timedelta(days=1)
+        assert store.sweep("docs", before=later) == ()
+        assert store.sweep("absent", before=later) == ()
+        assert store.names("docs").files == ("a", "b")
+        assert store.compare_and_swap("docs/b", b"z", expected=b"y") is True
 
     def test_hashes_come_in_order_with_failures_beside_them(self, store: Store, staged: Path) -> None:
         """One missing shard must not hide what is wrong with the next."""

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,8 @@ class TestLocalStore(StoreContract):
             lambda: store.compare_and_swap("a/b", b"", expected=None),
             lambda: store.prepare(("a",)),
             lambda: store.staging_path("a"),
+            lambda: store.last_changed("a"),
+            lambda: store.sweep("a", before=datetime.now(UTC)),
             lambda: list(store.hash("a", (HashRequest(path="b"),))),
         ):
             with pytest.raises(StorePermanentError):
@@ -153,6 +156,21 @@ class TestLocalStore(StoreContract):
         (store.root / "p/loop").symlink_to(store.root / "p")
         assert [(s.key, s.kind) for s in store.walk("p")] == [("p/loop", ObjectKind.LINK)]
         assert store.names("p").files == ("loop",)
+
+    def test_no_link_leads_a_sweep_out_of_its_directory(self, store: LocalStore, tmp_path: Path) -> None:
+        """A link among what was left half done goes as a name; what it names is somebody's."""
+        (tmp_path / "precious").mkdir()
+        (tmp_path / "precious" / "file").write_bytes(b"x")
+        store.create("a/document", b"x")
+        (store.root / "a" / ".tmp-link").symlink_to(tmp_path / "precious")
+        (store.root / "a" / ".tmp-tree").mkdir()
+        (store.root / "a" / ".tmp-tree" / "link").symlink_to(tmp_path / "precious")
+        changed = store.last_changed("a")
+        assert changed is not None
+        assert store.sweep("a", before=changed - timedelta(seconds=5)) == ()
+        swept = store.sweep("a", before=datetime.now(UTC) + timedelta(days=1))
+        assert swept == (".tmp-link", ".tmp-tree")
+        assert (tmp_path / "precious" / "file").read_bytes() == b"x"
 
     def test_no_link_leads_a_hash_out_of_its_directory(self, store: LocalStore, tmp_path: Path) -> None:
         """Bytes outside a generation are not its artifacts, however they are reached."""

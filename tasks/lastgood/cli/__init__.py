@@ -34,7 +34,12 @@ _COMMANDS = {
     "latest": ("lastgood.cli.resume", "Print the newest generation that may be resumed."),
     "ledger": ("lastgood.cli.ledger", "Bring the SQL index of all evidence up to date, or make it again."),
     "quarantine": ("lastgood.cli.operate", "Quarantine a family by an operator's word."),
+    "reconcile": (
+        "lastgood.cli.reconcile",
+        "Judge what nobody judged, mend pointers, sweep leftovers, name stale evidence.",
+    ),
     "release": ("lastgood.cli.operate", "Lift a family's quarantine; failed generations stay barred."),
+    "report": ("lastgood.cli.report", "Judge every objective and write the readiness page."),
     "restore": ("lastgood.cli.restore", "Tier 2: restore in fresh processes and run a smoke step."),
     "rollback": ("lastgood.cli.operate", "Go back to a generation on purpose, with an audited record."),
     "status": ("lastgood.cli.status", "Say what is broken, and what may be resumed."),

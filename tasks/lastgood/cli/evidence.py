@@ -28,14 +28,20 @@ junit_option = click.option(
 
 
 def keep_evidence(
-    family: Family, verdict: Verdict, generation: GenerationId, started_at: datetime, measurements: Measurements
+    family: Family,
+    verdict: Verdict,
+    generation: GenerationId,
+    started_at: datetime,
+    measurements: Measurements,
+    *,
+    attempt: int | None = None,
 ) -> int:
     """Record a verdict, and return the exit code of the command that prints it.
 
     A fail stays a fail. A pass that is not on record proves nothing to anybody else, so it is "could not tell".
     """
     try:
-        family.keep(verdict, generation, started_at, measurements)
+        family.keep(verdict, generation, started_at, measurements, attempt=attempt)
     except LastgoodError as error:
         complain(f"evidence not kept: {error.message}", error.hint or "--no-record only looks")
         return verdict.outcome.exit_code or StoreError.exit_code

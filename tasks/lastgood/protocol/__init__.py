@@ -10,7 +10,7 @@ prefix a crash and every interleaving. Source: docs/protocol.md, ADR 0002.
 from __future__ import annotations
 
 from lastgood.protocol.claims import Decision, claim, decide, rollback
-from lastgood.protocol.commits import CommitOutcome, burn, commit
+from lastgood.protocol.commits import CommitOutcome, abandon, burn, commit
 from lastgood.protocol.evidence import conclude, prove, record, refresh_caches, refuse, release
 from lastgood.protocol.requests import Create, Created, Get, Inspect, List, Replace, Request, Steps, Swap, perform
 from lastgood.protocol.survey import Choice, Policy, Skipped, Survey, choose, take_survey
@@ -31,6 +31,7 @@ __all__ = [
     "Steps",
     "Survey",
     "Swap",
+    "abandon",
     "burn",
     "choose",
     "claim",

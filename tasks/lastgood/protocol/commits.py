@@ -1,7 +1,8 @@
-"""The commit marker: writing it under the fence, and burning a slot that was abandoned.
+"""The commit marker: writing it under the fence, and burning the slot of a publish that cannot finish.
 
-Decides when a publish is acknowledged. Rules (docs/protocol.md): list claims before COMMIT and again after it, and
-acknowledge only if none is above our own; `.active` is written only by its own incarnation; a name serves one COMMIT.
+Decides when a publish is acknowledged, and when one may be given up. Rules (docs/protocol.md): list claims before
+COMMIT and again after it, and acknowledge only if none is above our own; `.active` is written only by its own
+incarnation; a name serves one COMMIT; a slot is burned only after the newest decision cut its life.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from lastgood.digest import Algorithm, hash_bytes
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.markers import ActivePointer, Commit
 from lastgood.protocol.requests import Get, List, Replace, Steps, create_ours
-from lastgood.protocol.survey import read_claim_names, read_commit
+from lastgood.protocol.survey import find_cut, read_claim_names, read_commit
 
-__all__ = ["CommitOutcome", "burn", "commit", "commit_digest"]
+__all__ = ["CommitOutcome", "abandon", "burn", "commit", "commit_digest"]
 
 
 class CommitOutcome(StrEnum):
@@ -57,6 +58,25 @@ def commit(keys: FamilyKeys, generation: GenerationId, data: bytes) -> Steps[Com
     pointer = ActivePointer(generation=str(generation), commit=commit_digest(data))
     yield Replace(keys.active(generation.incarnation), documents.canonical_bytes(pointer))
     return CommitOutcome.ACKNOWLEDGED
+
+
+def abandon(keys: FamilyKeys, generation: GenerationId, nonce: str) -> Steps[bool]:
+    """Burn the slot of a publish that nobody can finish any more, so that what it left may be deleted.
+
+    Only of a life that the newest decision came after. What that decision keeps of it is settled, so a burned slot
+    cannot move it; a slot burned between a claim and its decision would be kept as that life's last step, and a COMMIT
+    that was sent before it and lands late would come back to life below it.
+
+    Returns:
+        True if the slot is burned now (by anyone); False if its life may still publish, or it holds a real COMMIT.
+
+    Raises:
+        FormatError: The newest decision is not lawful.
+    """
+    cut = yield from find_cut(keys, read_claim_names((yield List(keys.incarnations))))
+    if generation.incarnation >= cut.decided_by:
+        return False
+    return (yield from burn(keys, generation, nonce))
 
 
 def burn(keys: FamilyKeys, generation: GenerationId, nonce: str) -> Steps[bool]:

@@ -21,7 +21,7 @@ from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import Count, GenerationText, Text
 from lastgood.markers import DigestText
 from lastgood.stores.port import DocumentStore
-from lastgood.verdict import Rung, Tier, Verdict
+from lastgood.verdict import Outcome, Rung, Tier, Verdict
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -29,6 +29,7 @@ __all__ = [
     "Record",
     "RecordName",
     "list_records",
+    "newest_pass",
     "newest_record",
     "newest_records",
     "next_attempt",
@@ -222,6 +223,21 @@ def newest_record(
         if name.tier is tier and (wanted is None or name.manifest == wanted)
     ]
     return _read(store, keys, max(names, key=lambda name: name.attempt)) if names else None
+
+
+def newest_pass(store: DocumentStore, keys: FamilyKeys, generation: GenerationId, tier: Tier) -> Record | None:
+    """The record of the highest attempt of one generation and tier that passed in full, or None.
+
+    Raises:
+        FormatError: A record that was read on the way is not lawful.
+        StoreError: The store could not tell.
+    """
+    names = [name for name in _names(store, keys, generation) if name.tier is tier]
+    for name in sorted(names, key=lambda name: name.attempt, reverse=True):
+        record = _read(store, keys, name)
+        if record.verdict.outcome is Outcome.PASS and record.rung is Rung.FULL:
+            return record
+    return None
 
 
 def newest_records(

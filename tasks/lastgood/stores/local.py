@@ -16,6 +16,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from lastgood.digest import (
@@ -37,6 +38,7 @@ from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObje
 __all__ = ["LocalStore"]
 
 TEMPORARY_PREFIX = ".tmp-"
+LOCK_NAME = f"{TEMPORARY_PREFIX}lock"
 LOCK_PATIENCE_SECONDS = 30.0
 LOCK_POLL_SECONDS = 0.005
 _PERMANENT = frozenset(
@@ -128,6 +130,14 @@ class LocalStore:
                 self._check_root()
                 return None
 
+    def last_changed(self, prefix: str) -> datetime | None:
+        with _classified(f"look at {prefix}"):
+            newest = _last_change(self.path(prefix))
+        if newest is None:
+            self._check_root()
+            return None
+        return datetime.fromtimestamp(newest, UTC)
+
     def get(self, key: str, *, limit_bytes: int) -> bytes | None:
         # O_NONBLOCK so that a pipe in the place of a document is refused instead of waited for.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -141,7 +151,10 @@ class LocalStore:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     raise StorePermanentError(f"not a regular file: {key}")
-                data = file.read(limit_bytes + 1)
+                # Asked for up to the limit, Python makes room for all of it first, which costs more than a small read.
+                data = file.read(min(limit_bytes, status.st_size) + 1)
+                if len(data) > status.st_size:
+                    data += file.read(limit_bytes + 1 - len(data))  # it is being written
         if len(data) > limit_bytes:
             raise StorePermanentError(f"object too large: {key}: expected at most {limit_bytes} bytes")
         return data
@@ -219,9 +232,7 @@ class LocalStore:
             self._make_parents(target.parent)
             # The kernel frees the lock of a killed holder. The lock file itself is never removed: removing it would
             # let two callers hold locks on two different files of one name.
-            descriptor = os.open(
-                target.parent / f"{TEMPORARY_PREFIX}lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
-            )
+            descriptor = os.open(target.parent / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 _lock(descriptor, key)
                 limit = max(len(expected or b""), len(data)) + 4096
@@ -306,6 +317,30 @@ class LocalStore:
             self._files.sync_directory(doomed.parent)
             self._remove_tree(away)
 
+    def sweep(self, prefix: str, *, before: datetime) -> tuple[str, ...]:
+        directory = self.path(prefix)
+        swept = []
+        with _classified(f"sweep {prefix}"):
+            try:
+                names = sorted(entry for entry in os.listdir(directory) if entry.startswith(TEMPORARY_PREFIX))
+            except FileNotFoundError:
+                self._check_root()
+                return ()
+            for name in names:
+                left = directory / name
+                changed = _last_change(left)
+                # The lock's file is never removed: two callers would hold locks on two files of one name.
+                if name == LOCK_NAME or changed is None or changed >= before.timestamp():
+                    continue
+                # Somebody else may be sweeping, too.
+                with contextlib.suppress(FileNotFoundError):
+                    if stat.S_ISDIR(os.lstat(left).st_mode):
+                        self._remove_tree(left)
+                    else:
+                        self._files.unlink(left)
+                    swept.append(name)
+        return tuple(swept)
+
     # Steps shared by the above.
 
     def _check_root(self) -> None:
@@ -358,6 +393,18 @@ def _lock(descriptor: int, key: str) -> None:
                 message = f"cannot lock {key}: another process has held it for {LOCK_PATIENCE_SECONDS:g} s"
                 raise StoreTransientError(message, hint="is that process stopped, or its file system hung?") from None
             time.sleep(LOCK_POLL_SECONDS)
+
+
+def _last_change(path: Path) -> float | None:
+    """The newest change of a file, or of a tree, in POSIX seconds: of the inode, which no copy carries along."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode):
+            return status.st_ctime
+        below = [_last_change(path / name) for name in os.listdir(path)]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return max([status.st_ctime, *(moment for moment in below if moment is not None)])
 
 
 def _order(entry: os.DirEntry[str]) -> str:

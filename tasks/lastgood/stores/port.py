@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -132,6 +133,11 @@ class Store(DocumentStore, Protocol):
     def stat(self, key: str) -> StoredObject | None:
         """What lies under a key, or None."""
 
+    def last_changed(self, prefix: str) -> datetime | None:
+        """When a key, or anything below it, changed last, by the store's own clock; None when nothing is there. For
+        what may be swept and for the age of evidence; nothing orders by it.
+        """
+
     def delete(self, key: str) -> None:
         """Remove an object; absent is fine."""
 
@@ -153,6 +159,11 @@ class Store(DocumentStore, Protocol):
 
     def discard(self, prefix: str) -> None:
         """Remove everything below a prefix; renamed away first, so that a half-removed tree has no lawful name."""
+
+    def sweep(self, prefix: str, *, before: datetime) -> tuple[str, ...]:
+        """Remove what interrupted operations left directly under a prefix under names of the store's own, unless it
+        changed at or after that moment; returns those names. May run beside operations under way and beside itself.
+        """
 
     def hash(self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None) -> Iterator[Hashed]:
         """Hash artifacts whose paths are relative to the prefix, in order, failures beside results, over every core."""

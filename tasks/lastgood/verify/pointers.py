@@ -275,6 +275,9 @@ class _Family:
                 message = f"claimed, never decided: {key}"
                 yield Note(reason=NoteReason.CLAIM_WITHOUT_DECISION, message=message, offender=key)
         for generation in survey.fenced:
+            marker = read_commit_marker(self._store, self._keys, generation).marker
+            if marker is not None and marker.burned:
+                continue  # given up on purpose: there is nothing that anybody could have kept
             message = f"not kept by the decision of incarnation {survey.cut.decided_by}: {generation}"
             yield Note(reason=NoteReason.COMMIT_NOT_KEPT, message=message, offender=self._keys.commit(generation))
         yield from self._abandoned()
