@@ -397,6 +397,8 @@ def _environ(home: Path, port: int, environment: Mapping[str, str]) -> dict[str,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_API_HOST": HOST,
         "PREFECT_SERVER_API_PORT": str(port),
+        # In memory, the default, leases end with the server and the slots that they held are never free again.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         # Without a server a client must fail, not start a passing one with settings of its own.
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
