@@ -63,7 +63,7 @@ def deploy_command(
     if as_json:
         emit_json([{"kind": one.kind, "name": one.name, "change": one.change, "note": one.note} for one in done])
         return 0
-    say(table([(one.kind, one.name, one.change.value) for one in done], ("", "name", "change")))
+    say(table([(one.kind, one.name, one.change.value) for one in done], ("what", "name", "change")))
     for one in done:
         if one.change is Change.KEPT:
             complain(f"{one.kind} {one.name}: {one.note}", None)

@@ -247,8 +247,13 @@ def _run_prefect_deploy(environment: Mapping[str, str]) -> None:
     except subprocess.TimeoutExpired:
         raise LastgoodError(f"deployments not made within {DEPLOY_SECONDS} s") from None
     if done.returncode != 0:
-        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise LastgoodError("deployments not made: " + " / ".join(said[-5:]))
+        raise LastgoodError(f"deployments not made: {_last_words(done.stdout + done.stderr)}")
+
+
+def _last_words(output: str) -> str:
+    """What a program said last, without the marks of a traceback."""
+    lines = [line.strip() for line in output.splitlines()]
+    return " / ".join([line for line in lines if line.strip("^~ ") and line != "An exception occurred."][-2:])
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
