@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Callable
@@ -31,13 +32,14 @@ from lastgood.manifest import (
     Topology,
     manifest_digest,
 )
-from lastgood.markers import ActivePointer, GenerationPointer, QuarantineNotice
+from lastgood.markers import ActivePointer, Commit, GenerationPointer, QuarantineNotice
 from lastgood.protocol import claim, decide, perform, refresh_caches
 from lastgood.protocol.commits import commit_digest
 from lastgood.publish import Published, Publisher, StagedArtifact
+from lastgood.reconcile import sweep
 from lastgood.records import keep_verdict
 from lastgood.run import Run, SoloGroup
-from lastgood.stores import LocalStore
+from lastgood.stores import LocalStore, Store
 from lastgood.stores.filesystem import FileSystem
 from lastgood.verdict import Check, CheckState, Finding, Outcome, Reason, Rung, Tier, judge
 from lastgood.verify import verify_generation
@@ -46,6 +48,7 @@ Pointer = TypeVar("Pointer", bound=Document)
 
 KEYS = FamilyKeys("llm")
 NONCE = "0123456789abcdef" * 2
+SECOND_NONCE = "fedcba9876543210" * 2
 FIRST, SECOND, THIRD = GenerationId(1, 10), GenerationId(1, 20), GenerationId(1, 30)
 
 # Two artifacts in two directories: enough for every order, and few enough to try every subset.
@@ -76,8 +79,12 @@ def open_family(root: Path, files: FileSystem | None = None) -> Location:
 
 
 def publisher(location: Location, previous: str | None) -> Publisher:
+    return publisher_over(location.store, previous)
+
+
+def publisher_over(store: Store, previous: str | None = None) -> Publisher:
     return Publisher(
-        location.store,
+        store,
         KEYS,
         incarnation=1,
         nonce=NONCE,
@@ -110,6 +117,7 @@ class Act:
         before: What is offered if it never took effect; None: nothing.
         after: What must be offered once it returned; None: nothing may be offered.
         on_empty_root: It begins without a family.
+        prepared: What it finds beside the two generations; the same bytes and names every time.
         kept: What must be on the medium once it returned, beside the answer: what is not, in words.
     """
 
@@ -119,6 +127,7 @@ class Act:
     after: GenerationId | None
     kept: Callable[[Location], list[str]]
     on_empty_root: bool = False
+    prepared: Callable[[Path], None] | None = None
 
 
 def _publish_next(location: Location, files: FileSystem) -> object:
@@ -192,6 +201,40 @@ def _record_exists(location: Location) -> list[str]:
     return [] if names else ["the record is gone"]
 
 
+def _leave_a_dead_publish(root: Path) -> None:
+    """Life 1 installed a third generation and died before its COMMIT; life 2 decided without it."""
+    location, files = open_family(root), FileSystem()
+    store = _Dying(root)
+    with contextlib.suppress(_Died):
+        publish(Location(store=store, keys=KEYS, generation=None), files, THIRD.step, by=publisher_over(store))
+    number = perform(location.store, claim(KEYS, nonce=SECOND_NONCE, host="host"))
+    perform(location.store, decide(KEYS, number, nonce=SECOND_NONCE))
+
+
+class _Died(BaseException):
+    """Whoever published is gone."""
+
+
+class _Dying(LocalStore):
+    """The store of a publisher that dies before its COMMIT."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        if key.startswith(f"{KEYS.commits}/"):
+            raise _Died
+        return super().create(key, data)
+
+
+def _sweep(location: Location, files: FileSystem) -> object:
+    return sweep(location, now=datetime.now(UTC) + timedelta(days=30))
+
+
+def _is_swept(location: Location) -> list[str]:
+    data = location.store.get(KEYS.commit(THIRD), limit_bytes=2**16)
+    found = [] if data is not None and documents.parse(Commit, data, "commit").burned else ["the slot is not burned"]
+    lying = (location.store.last_changed(KEYS.artifacts(THIRD)), *location.store.names(KEYS.staging).directories)
+    return found + (["something is left of the dead publish"] if any(lying) else [])
+
+
 ACTS = (
     Act(name="publish", perform=_publish_next, before=SECOND, after=THIRD, kept=_active_is_third),
     Act(name="first-start", perform=_first_start, before=None, after=None, kept=_decided_first, on_empty_root=True),
@@ -200,6 +243,7 @@ ACTS = (
     Act(name="rollback", perform=_roll_back, before=SECOND, after=FIRST, kept=_caches_exist),
     # A quarantine without any proven generation leaves nothing to offer.
     Act(name="quarantine", perform=_quarantine, before=SECOND, after=None, kept=_caches_exist),
+    Act(name="sweep", perform=_sweep, before=SECOND, after=SECOND, kept=_is_swept, prepared=_leave_a_dead_publish),
     Act(name="fail-recorded", perform=_record_fail, before=SECOND, after=FIRST, kept=_record_exists),
 )
 
@@ -232,6 +276,8 @@ def copy_base(base: Path, root: Path, act: Act) -> Path:
         root.mkdir()
     else:
         shutil.copytree(base, root)
+    if act.prepared is not None:
+        act.prepared(root)
     return root
 
 
@@ -248,6 +294,7 @@ def _problems(location: Location, act: Act, acknowledged: bool) -> list[str]:
     lawful = {act.after} if acknowledged else {act.before, act.after}
     found = [] if answer in lawful else [f"offered {answer}, lawful: {sorted(map(str, lawful))}"]
     found += _incomplete_commits(location)
+    found += _half_removed(location)
     if answer is not None:
         found += _failed_on_record(location, answer)
     found += _wrong_pointers(location)
@@ -259,10 +306,23 @@ def _incomplete_commits(location: Location) -> list[str]:
     found = []
     survey = Family(location).survey()
     for generation in (*survey.candidates, *survey.fenced):
+        if Family(location).is_burned(generation):
+            continue
         verdict = verify_generation(location.store, KEYS, generation)
         for check in verdict.checks:
             if check.name != "standing" and check.outcome is not Outcome.PASS:
                 found.append(f"{generation} is committed, but {check.name}: {check.outcome} {check.detail}")
+    return found
+
+
+def _half_removed(location: Location) -> list[str]:
+    """A tree goes by its name first: under a lawful name it is whole or not there."""
+    found = []
+    for name in location.store.names(KEYS.family).directories:
+        if name != ".lastgood":
+            files = [stored.key for stored in location.store.walk(f"{KEYS.family}/{name}")]
+            if len(files) != len(PRESENT):
+                found.append(f"{name} lies there with {len(files)} of {len(PRESENT)} artifacts")
     return found
 
 

@@ -85,6 +85,7 @@ FLUSHES = (
     ("sync_directory", "replace", "pointer-move"),
     ("sync_directory", "_make_parents", "fail-recorded"),
     ("sync_directory", "prepare", "first-start"),
+    ("sync_directory", "discard", "sweep"),
 )
 
 
