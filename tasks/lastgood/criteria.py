@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from lastgood.verdict import Outcome, Rung, Verdict
 
-__all__ = ["CheckLine", "Criterion", "Evidence", "FamilyVerdict", "Held", "Standing", "judge_family"]
+__all__ = ["CRITERION_OF", "CheckLine", "Criterion", "Evidence", "FamilyVerdict", "Held", "Standing", "judge_family"]
 
 
 class Criterion(StrEnum):
@@ -149,7 +149,7 @@ _NEEDS: Mapping[Criterion, tuple[tuple[str, ...], ...]] = {
     Criterion.SMOKE_STEP: (("replica_ended",), ("smoke_steps",), ("loss_finite",), ("optimizer_advanced_once",)),
 }
 
-_CRITERION_OF: Mapping[str, Criterion] = {
+CRITERION_OF: Mapping[str, Criterion] = {
     **{name: criterion for criterion, groups in _NEEDS.items() for group in groups for name in group},
     "model_tensors": Criterion.STRICT_LOAD,
     "optimizer_tensors": Criterion.STRICT_LOAD,
@@ -162,7 +162,7 @@ _CRITERION_OF: Mapping[str, Criterion] = {
     "control_scalars": Criterion.COUNTERS,
     "control_rng_draws": Criterion.RNG,
 }
-"""Checks of a restore whose criterion is not the smoke step, to which everything else belongs."""
+"""Check → its criterion; every other check of tier 1 belongs to the first, and of tier 2 to the last."""
 
 
 def judge_family(
@@ -205,7 +205,7 @@ def _about(criterion: Criterion, verified: Evidence | None, restored: Evidence |
     if criterion is Criterion.ARTIFACTS_VERIFY and verified is not None:
         yield from verified.checks
     for line in restored.checks if restored is not None else ():
-        if _CRITERION_OF.get(line.name, Criterion.SMOKE_STEP) is criterion:
+        if CRITERION_OF.get(line.name, Criterion.SMOKE_STEP) is criterion:
             yield line
 
 

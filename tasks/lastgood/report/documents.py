@@ -83,9 +83,11 @@ def offline(page: str) -> str:
 
 
 def _index(pages: Mapping[Area, str], met: Mapping[Area, bool], now: datetime) -> str:
+    said = {True: "met", False: "missed"}
     rows = "".join(
-        f'<tr><td>{area}</td><td class="{"met" if met[area] else "missed"}">{"met" if met[area] else "missed"}</td>'
-        f'<td><a href="{html.escape(page)}">results</a></td><td><a href="expectations/{area}.html">demands</a></td></tr>'
+        f'<tr><td>{area}</td><td class="{said[met[area]]}">{said[met[area]]}</td>'
+        f'<td><a href="{html.escape(page)}">results</a></td>'
+        f'<td><a href="expectations/{area}.html">demands</a></td></tr>'
         for area, page in pages.items()
     )
     return (

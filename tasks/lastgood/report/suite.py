@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pandas
 
 from lastgood.errors import LastgoodError
+from lastgood.ledger.queries import COULD_NOT_TELL
 from lastgood.report.frames import TEXT
 from lastgood.report.report import OBJECTIVE_COLUMNS, Area, Result
 from lastgood.text import printable
@@ -91,7 +92,7 @@ def _outcome(objectives: pandas.DataFrame, has_families: bool) -> Outcome:
         return Outcome.FAIL
     if missed.empty:
         return Outcome.PASS
-    unclear = set(objectives.loc[(objectives["measured"] == "could not tell"), "family"])
+    unclear = set(objectives.loc[objectives["measured"] == COULD_NOT_TELL, "family"])
     is_unclear = missed["family"].isin(unclear)
     return Outcome.INCONCLUSIVE if is_unclear.all() else Outcome.FAIL
 
