@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from lastgood.cli.evidence import junit_option, keep_evidence, write_junit
-from lastgood.cli.output import complain, emit_json, json_option, say, seconds, table
+from lastgood.cli.output import complain, emit_json, json_option, say, seconds, stage_display, table
 from lastgood.cli.settings import config_option, find_family, replica_of
-from lastgood.drill import DrillResult, FaultKind, drill, random_fault
+from lastgood.drill import DrillResult, FaultKind, Stage, drill, random_fault
 from lastgood.errors import ResumeRefused
 from lastgood.family import Family
 from lastgood.location import Location
@@ -19,6 +19,15 @@ from lastgood.verdict import waive
 from lastgood.verify import render_verdict
 
 __all__ = ["drill_command", "phase_table"]
+
+_STAGES = {
+    Stage.COPY: "copying what it begins with",
+    Stage.START: "starting the replica",
+    Stage.TRAIN: "training until the kill",
+    Stage.KILLED: "killed; waiting for the recovery",
+    Stage.RECOVERED: "recovered; waiting for the next save",
+    Stage.SAVED: "saved; stopping and judging",
+}
 
 
 @click.command("drill")
@@ -63,15 +72,16 @@ def drill_command(
         inside_publish=inside_publish,
     )
     complain(f"fault: {fault} (seed {drawn})", None)
-    result = drill(
-        location,
-        family_settings.replica,
-        fault=fault,
-        objectives=family_settings.objectives,
-        scratch=scratch,
-        keep=keep,
-        stage=lambda stage: complain(f"drill: {stage}", None),
-    )
+    with stage_display("drill") as show:
+        result = drill(
+            location,
+            family_settings.replica,
+            fault=fault,
+            objectives=family_settings.objectives,
+            scratch=scratch,
+            keep=keep,
+            stage=lambda stage: show(_STAGES[stage]),
+        )
     verdict = waive(result.verdict, family_settings.ignored)
     if as_json:
         emit_json(

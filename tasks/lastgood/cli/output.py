@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,6 +28,7 @@ __all__ = [
     "say",
     "seconds",
     "size",
+    "stage_display",
     "table",
 ]
 
@@ -126,3 +127,33 @@ def progress_bar(doing: str, total_bytes: int) -> Iterator[Progress | None]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(printable(doing), total=total_bytes)
         yield lambda done_bytes: bar.update(task, completed=done_bytes)
+
+
+@contextmanager
+def stage_display(work: str) -> Iterator[Callable[[str], None]]:
+    """Show on stderr which part of long work is under way, with the time that each takes; a line a part for a log.
+
+    Args:
+        work: What is done; stands before each line of a log.
+    """
+    if not sys.stderr.isatty():
+        yield lambda stage: complain(f"{work}: {stage}", None)
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+
+        def begin(stage: str) -> None:
+            finish()
+            bar.add_task(printable(stage), total=1)
+
+        def finish() -> None:
+            for task in bar.tasks[-1:]:
+                bar.update(task.id, completed=1)
+
+        yield begin
+        # Work that was broken off has finished no part.
+        finish()
