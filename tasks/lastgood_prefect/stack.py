@@ -21,6 +21,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import http
 import http.client
 import json
 import os
@@ -48,7 +49,8 @@ PORT_ATTEMPTS: Final = 3
 PREFECT: Final = (sys.executable, "-m", "prefect")
 NOTHING_INSTALLED: Final = ("--install-policy", "never")
 POLL_SECONDS: Final = 0.2
-REQUEST_SECONDS: Final = 10.0
+REQUEST_SECONDS: Final = 30.0
+BUSY_SECONDS: Final = 30.0
 
 _KEPT_VARIABLES: Final = ("PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_LOGGING_LEVEL")
 
@@ -283,6 +285,8 @@ class Stack:
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """One request to the server's API, past any proxy; the status and the parsed answer.
 
+        A busy SQLite makes the server say 503 and undo what it began; as Prefect's own client does, we ask again.
+
         Args:
             method: `GET`, `POST`, …
             path: Below the API, e.g. `/health`.
@@ -291,22 +295,30 @@ class Stack:
         Raises:
             OSError: Nobody answers.
         """
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            status, data = self._exchange(method, f"/api{path}", None if body is None else json.dumps(body))
+            if status != http.HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        try:
+            return status, json.loads(data) if data else None
+        except ValueError:
+            return status, None
+
+    def _exchange(self, method: str, path: str, body: str | None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=REQUEST_SECONDS)
         headers = {"Content-Type": "application/json"}
         if secret := self.environ.get("PREFECT_API_AUTH_STRING"):
             headers["Authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}"
         try:
-            connection.request(method, f"/api{path}", None if body is None else json.dumps(body), headers)
+            connection.request(method, path, body, headers)
             answer = connection.getresponse()
-            data = answer.read()
+            return answer.status, answer.read()
         except http.client.HTTPException as error:
             raise ConnectionError(f"server at {self.api_url} answered no HTTP: {error}") from error
         finally:
             connection.close()
-        try:
-            return answer.status, json.loads(data) if data else None
-        except ValueError:
-            return answer.status, None
 
     def _ensure_pool(self, name: str) -> None:
         """Create a pool before its worker would, which knows nothing of our job templates."""
