@@ -35,6 +35,7 @@ __all__ = [
     "checks_table",
     "lawful_key",
     "page_link",
+    "show_markdown",
     "show_page",
     "show_phases",
     "show_unrecorded",
@@ -240,6 +241,11 @@ def show_phases(name: str, measured: Measurements) -> None:
         "phases",
         lambda: create_table_artifact(key=lawful_key("tier3-phases", name), table=table, description=title),
     )
+
+
+def show_markdown(key: str, markdown: str, *, description: str) -> None:
+    """Put Markdown whose strings are escaped already on the page of the run."""
+    _try("summary", lambda: create_markdown_artifact(key=key, markdown=markdown, description=description))
 
 
 def show_page(report: ReportSettings) -> None:

@@ -16,11 +16,11 @@ from typing import Any, ParamSpec
 from prefect import State
 from prefect.states import Completed, Failed
 
-from lastgood.errors import LastgoodError, StoreError
+from lastgood.errors import LastgoodError, LedgerError, StoreError
 from lastgood.verdict import Outcome, Verdict
 from lastgood_prefect import escape
 
-__all__ = ["final_state", "refused", "told_plainly"]
+__all__ = ["final_state", "refused", "state_of", "told_plainly"]
 
 MAXIMUM_MESSAGE_CHARACTERS = 2000
 MAXIMUM_FINDINGS_NAMED = 3
@@ -52,10 +52,21 @@ def final_state(
     outcomes = [*(verdict.outcome for verdict in judged), *(_outcome(error) for error in errors)]
     worst = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), Outcome.PASS)
     lines = [*(_spoken(error) for error in errors), *_told(judged), *remarks]
-    message = escape.line("; ".join(lines), limit=MAXIMUM_MESSAGE_CHARACTERS)
-    if worst is Outcome.PASS:
-        return Completed(message=message, data=data)
-    return Failed(name=_NAMES.get(worst, "Failed"), message=message, data=data)
+    return state_of(worst, "; ".join(lines), data=data)
+
+
+def state_of(outcome: Outcome, message: str, *, data: object = None) -> State[Any]:
+    """The state that an outcome is shown as.
+
+    Args:
+        outcome: Of the whole run.
+        message: Why; made printable and bounded here.
+        data: What the state carries as its result.
+    """
+    said = escape.line(message, limit=MAXIMUM_MESSAGE_CHARACTERS)
+    if outcome is Outcome.PASS:
+        return Completed(message=said, data=data)
+    return Failed(name=_NAMES.get(outcome, "Failed"), message=said, data=data)
 
 
 def refused(error: LastgoodError) -> State[Any]:
@@ -79,7 +90,7 @@ def told_plainly(function: Callable[Parameters, State[Any]]) -> Callable[Paramet
 
 
 def _outcome(error: LastgoodError) -> Outcome:
-    return Outcome.INCONCLUSIVE if isinstance(error, StoreError) else Outcome.FAIL
+    return Outcome.INCONCLUSIVE if isinstance(error, StoreError | LedgerError) else Outcome.FAIL
 
 
 def _spoken(error: LastgoodError) -> str:
