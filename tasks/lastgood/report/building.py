@@ -1,4 +1,4 @@
-"""A report from beginning to end: the ledger brought up to date, frames, the six criteria, every objective judged.
+"""From the ledger to a report: brought up to date, read as frames, the six criteria, every objective judged.
 
 Decides which families a report is about: those that were named, else all of the configuration, whether or not the
 ledger knows anything of them. Leaves reading storage to the ledger, and files to `writing`.
@@ -7,7 +7,7 @@ ledger knows anything of them. Leaves reading storage to the ledger, and files t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from lastgood.errors import UsageError
 from lastgood.ledger import Ledger, open_ledger, queries
 from lastgood.report.frames import Frames, make_frame
 from lastgood.report.indicators import measure
-from lastgood.report.report import Report
-from lastgood.report.suite import Judged, judge_indicators
+from lastgood.report.report import Area, Report
+from lastgood.report.suite import judge_indicators
 from lastgood.verdict import Outcome, Rung, Tier
 
 __all__ = ["build_report", "judge_frames", "read_frames", "update_ledger"]
@@ -26,44 +26,55 @@ __all__ = ["build_report", "judge_frames", "read_frames", "update_ledger"]
 Row = Mapping[str, Any]
 
 
+def update_ledger(configuration: Configuration, families: Sequence[str] | None = None) -> Mapping[str, str]:
+    """Bring the ledger up to date; family → why its store could not tell, for those of which it could not.
+
+    Args:
+        configuration: Families, and where the ledger is.
+        families: Only these; None: every configured one.
+
+    Raises:
+        UsageError: A family is not configured, or none is.
+        LedgerError: The ledger's database did not answer.
+    """
+    uris = {name: configuration.settings(name).uri(name) for name in _chosen(configuration, families)}
+    with open_ledger(str(configuration.ledger.url)) as ledger:
+        return {one.family: one.failure for one in ledger.update(uris) if one.failure is not None}
+
+
 def build_report(
     configuration: Configuration,
-    *,
     families: Sequence[str] | None = None,
-    now: datetime | None = None,
+    *,
+    now: datetime,
+    trouble: Mapping[str, str] | None = None,
     documents: Path | None = None,
-) -> tuple[Report, Judged]:
-    """Bring the ledger up to date and report on it.
+) -> tuple[Report, Mapping[Area, str]]:
+    """The report on what the ledger holds; also the pages that were built, by their path below `documents`.
 
     Args:
         configuration: Families, their objectives, and where the ledger is.
         families: Only these; None: every configured one.
-        now: What ages count up to, aware; None: the moment at which the ledger was up to date.
+        now: What ages count up to, aware.
+        trouble: From `update_ledger`.
         documents: Where to build Great Expectations' own pages; None: nowhere.
 
     Raises:
         UsageError: A family is not configured, or none is.
         LedgerError: The ledger's database did not answer.
     """
+    with open_ledger(str(configuration.ledger.url)) as ledger:
+        frames = read_frames(ledger, _chosen(configuration, families))
+    return judge_frames(frames, configuration, now=now, trouble=trouble, documents=documents)
+
+
+def _chosen(configuration: Configuration, families: Sequence[str] | None) -> list[str]:
     names = list(dict.fromkeys(families or configuration.families))
     if not names:
-        raise UsageError("no family to report on: lastgood.toml declares none")
+        raise UsageError("no family to report on", hint="add [families.NAME] with a root to lastgood.toml")
     for name in names:
         configuration.settings(name)
-    with open_ledger(str(configuration.ledger.url)) as ledger:
-        trouble = update_ledger(ledger, configuration, names)
-        frames = read_frames(ledger, names)
-    return judge_frames(frames, configuration, now=now or datetime.now(UTC), trouble=trouble, documents=documents)
-
-
-def update_ledger(ledger: Ledger, configuration: Configuration, names: Iterable[str]) -> Mapping[str, str]:
-    """Bring families up to date; family → why its store could not tell, for those of which it could not.
-
-    Raises:
-        LedgerError: The ledger's database did not answer.
-    """
-    indexed = ledger.update({name: configuration.settings(name).uri(name) for name in names})
-    return {one.family: one.failure for one in indexed if one.failure is not None}
+    return names
 
 
 def judge_frames(
@@ -73,8 +84,8 @@ def judge_frames(
     now: datetime,
     trouble: Mapping[str, str] | None = None,
     documents: Path | None = None,
-) -> tuple[Report, Judged]:
-    """The report over frames; also what its suites said, with the pages that they built. Arguments as before."""
+) -> tuple[Report, Mapping[Area, str]]:
+    """The report over frames; arguments and answer as of `build_report`."""
     settings = {name: one.objectives for name, one in configuration.families.items()}
     indicators = measure(frames, settings, now)
     judged = judge_indicators(indicators, now, documents=documents)
@@ -87,7 +98,7 @@ def judge_frames(
         outcome=judged.outcome,
         trouble=dict(trouble or {}),
     )
-    return report, judged
+    return report, judged.pages
 
 
 def read_frames(ledger: Ledger, names: Sequence[str]) -> Frames:

@@ -124,7 +124,7 @@ def _rows(
 def spelled(value: Any, unit: str) -> str:
     """A figure with its unit, as people read it; empty for none."""
     if isinstance(value, str):
-        return value
+        return value.replace("_", " ")
     if pandas.isna(value):
         return ""
     number = float(value)
