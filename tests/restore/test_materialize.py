@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -177,3 +179,25 @@ def test_the_copy_is_offered_alone_even_from_a_quarantined_family(tmp_path: Path
         choice = perform(copy.location.store, choose(copy.location.keys))
         assert choice.generation == built.newest
         assert os.listdir(scratch.root) == ["fam"]
+
+
+def test_the_scratch_of_a_killed_gate_is_removed_by_the_next(tmp_path: Path) -> None:
+    """Each holds a copy of a checkpoint, so a few killed restores would fill the disk; what is in use stays."""
+    program = (
+        "import sys, time; from pathlib import Path; from lastgood.restore.materialize import open_scratch\n"
+        "with open_scratch(None, Path(sys.argv[1]), keep=False, purpose='restore') as place:\n"
+        "    print(place.directory, flush=True); time.sleep(1000)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with open_scratch(None, tmp_path, keep=True, purpose="drill") as kept:
+        (tmp_path / "lastgood-restore-of-somebody").mkdir()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as gate:
+        assert gate.stdout is not None
+        left = Path(gate.stdout.readline().strip())
+        with open_scratch(None, tmp_path, keep=False, purpose="restore") as own:
+            assert left.is_dir()
+            assert own.directory.is_dir()
+        gate.kill()
+    with open_scratch(None, tmp_path, keep=False, purpose="drill"):
+        assert not left.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {kept.directory.name, "lastgood-restore-of-somebody"}

@@ -8,6 +8,7 @@ production, and production is never written. Source: docs/architecture.md, invar
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -36,6 +37,9 @@ from lastgood.verify import Depth, verify_generation
 __all__ = ["VERIFIED", "Copy", "Scratch", "make_copy", "open_scratch"]
 
 SPACE_MARGIN_BYTES = 64 * 2**20
+PREFIX = "lastgood-"
+HELD = "held"
+"""A file in a scratch that is to be removed, locked by whoever works there: unlocked, its owner is dead."""
 COPIES = 2
 """The copy that is loaded, and the generation that the replica saves after it."""
 
@@ -96,7 +100,7 @@ class Copy:
 
 @contextmanager
 def open_scratch(location: Location | None, parent: Path | None, *, keep: bool, purpose: str) -> Iterator[Scratch]:
-    """Make a scratch directory, and remove it afterwards unless it is to be kept.
+    """Make a scratch directory, and remove it afterwards unless it is to be kept; remove those of the killed, too.
 
     Args:
         location: What will be restored or drilled, if anything; the scratch must not lie inside that family.
@@ -112,8 +116,11 @@ def open_scratch(location: Location | None, parent: Path | None, *, keep: bool, 
         family = location.store.local_directory(location.keys.family).resolve()
         if parent == family.parent or parent.is_relative_to(family):
             raise UsageError(f"scratch directory lies among what is restored: {parent}: production is only read")
+    _remove_abandoned(parent)
+    held = None
     try:
-        directory = Path(tempfile.mkdtemp(prefix=f"lastgood-{purpose}-", dir=parent))
+        directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-", dir=parent))
+        held = None if keep else _hold(directory)
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise UsageError(f"scratch directory cannot be made: in {parent}: {reason}") from error
@@ -123,8 +130,35 @@ def open_scratch(location: Location | None, parent: Path | None, *, keep: bool, 
         with replica_home(directory) as home:
             yield Scratch(directory=directory, root=root, home=home, log=directory / "replica.log")
     finally:
-        if not keep:
+        if held is not None:
             shutil.rmtree(directory, ignore_errors=True)
+            os.close(held)
+
+
+def _hold(directory: Path) -> int:
+    """Lock a scratch for as long as we live."""
+    descriptor = os.open(directory / f"{HELD}~", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    # Under its name only when it is locked: others remove what they find unlocked.
+    os.rename(directory / f"{HELD}~", directory / HELD)
+    return descriptor
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what gates that were killed left behind: each may be as large as a checkpoint."""
+    for directory in parent.glob(f"{PREFIX}*"):
+        try:
+            descriptor = os.open(directory / HELD, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # to be kept, being made, or not one of ours
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if directory.lstat().st_uid == os.getuid():
+                shutil.rmtree(directory, ignore_errors=True)
+        except OSError:
+            continue  # somebody works there
+        finally:
+            os.close(descriptor)
 
 
 def make_copy(location: Location, scratch: Scratch, *, progress: Progress | None = None) -> Copy:
