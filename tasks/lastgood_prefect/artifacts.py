@@ -38,6 +38,7 @@ __all__ = [
     "show_markdown",
     "show_page",
     "show_phases",
+    "show_table",
     "show_unrecorded",
     "show_verdicts",
     "verdicts_markdown",
@@ -241,6 +242,12 @@ def show_phases(name: str, measured: Measurements) -> None:
         "phases",
         lambda: create_table_artifact(key=lawful_key("tier3-phases", name), table=table, description=title),
     )
+
+
+def show_table(key: str, rows: Sequence[Mapping[str, str]], *, description: str) -> None:
+    """Put a table whose strings are escaped already on the page of the run; its first rows, if it is long."""
+    shown = [dict(row) for row in rows[:MAXIMUM_ROWS]]
+    _try("table", lambda: create_table_artifact(key=key, table=shown, description=description))
 
 
 def show_markdown(key: str, markdown: str, *, description: str) -> None:

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
+from prefect.events.filters import EventFilter, EventIDFilter
 from prefect.logging import get_logger
 from prefect.settings import PREFECT_API_URL
 
@@ -125,7 +127,8 @@ def evidence_stale(
         "limit_seconds": limit_seconds,
         "message": escape.line(message),
     }
-    _emit(EVIDENCE_STALE, family, payload, fact=(family, str(int(tier)), f"{now.astimezone(UTC):%Y-%m-%d}"))
+    day = f"{now.astimezone(UTC):%Y-%m-%d}"
+    _emit(EVIDENCE_STALE, family, payload, fact=(family, str(int(tier)), day), once=True)
 
 
 def _described(record: Record) -> dict[str, Any]:
@@ -150,7 +153,13 @@ def _identity(record: Record, key: str) -> tuple[str, ...]:
 
 
 def _emit(
-    event: str, family: str, payload: Mapping[str, Any], *, fact: tuple[str, ...], generation: str | None = None
+    event: str,
+    family: str,
+    payload: Mapping[str, Any],
+    *,
+    fact: tuple[str, ...],
+    generation: str | None = None,
+    once: bool = False,
 ) -> None:
     if PREFECT_API_URL.value() is None and FlowRunContext.get() is None and TaskRunContext.get() is None:
         # Without a server the client would start one of its own, for a word that nobody listens to.
@@ -167,13 +176,15 @@ def _emit(
                 "prefect.resource.name": named,
             }
         )
+    own = uuid.uuid5(_NAMESPACE, "\n".join((event, *fact)))
     try:
-        emit_event(
-            event=event,
-            resource=resource,
-            related=related,
-            payload=dict(payload),
-            id=uuid.uuid5(_NAMESPACE, "\n".join((event, *fact))),
-        )
+        # The server takes an event of one id once, but its automations forget within minutes that they have seen it.
+        if not (once and _was_said(own)):
+            emit_event(event=event, resource=resource, related=related, payload=dict(payload), id=own)
     except Exception as error:  # noqa: BLE001 - best effort by rule: the fact itself is on storage
         get_logger("lastgood").warning("event not emitted: %s: %s", event, escape.line(str(error)))
+
+
+def _was_said(event: uuid.UUID) -> bool:
+    with get_client(sync_client=True) as client:
+        return bool(client.read_events(EventFilter(id=EventIDFilter(id=[event])), limit=1).events)
