@@ -218,7 +218,16 @@ class _Update:
 
         known = self._known_saves()
         listed = {str(generation): generation for generation in standing.commits}
-        self._delete(generations, generations.c.generation, [text for text in known if text not in listed])
+        described = {str(generation) for generation in standing.manifests}
+        # Forgotten, and where a COMMIT stands read again: what is gone, was not lawful, or lost its manifest since.
+        stale = [
+            text
+            for text, stored in known.items()
+            if text not in listed or stored["spoiled"] or (stored["manifest"] and text not in described)
+        ]
+        self._delete(generations, generations.c.generation, stale)
+        for text in stale:
+            del known[text]
         self._many(
             update(generations).where(
                 generations.c.family_id == self._family, generations.c.generation == bindparam("of")
@@ -226,7 +235,7 @@ class _Update:
             [
                 {"of": text, **flags(listed[text])}
                 for text, stored in known.items()
-                if text in listed and stored != flags(listed[text])
+                if not stored.items() >= flags(listed[text]).items()
             ],
         )
         new = 0
@@ -237,15 +246,17 @@ class _Update:
         return new
 
     def _known_saves(self) -> dict[str, Row]:
-        """What is known of each save; one whose documents were not lawful is forgotten, so that it is read again."""
-        spoiled = self._connection.scalars(select(malformed.c.key).where(malformed.c.family_id == self._family)).all()
-        names = {key.removeprefix("commits/") for key in spoiled if key.startswith("commits/")}
-        names |= {key[len("manifests/") : -len(".json")] for key in spoiled if key.startswith("manifests/")}
-        self._delete(generations, generations.c.generation, sorted(names))
+        """Of each known save: its flags, whether it has a manifest, whether a document of it was not lawful."""
+        keys = self._connection.scalars(select(malformed.c.key).where(malformed.c.family_id == self._family)).all()
+        spoiled = {key.removeprefix("commits/") for key in keys if key.startswith("commits/")}
+        spoiled |= {key[len("manifests/") : -len(".json")] for key in keys if key.startswith("manifests/")}
         columns = (generations.c.generation, generations.c.kept, generations.c.barred, generations.c.proven)
-        rows = self._connection.execute(select(*columns).where(generations.c.family_id == self._family))
+        rows = self._connection.execute(
+            select(*columns, generations.c.manifest.is_not(None)).where(generations.c.family_id == self._family)
+        )
         return {
-            generation: {"kept": kept, "barred": barred, "proven": proven} for generation, kept, barred, proven in rows
+            text: {"kept": kept, "barred": barred, "proven": proven, "manifest": manifest, "spoiled": text in spoiled}
+            for text, kept, barred, proven, manifest in rows
         }
 
     # Records.

@@ -20,6 +20,8 @@ from lastgood.reasons import Reason
 from lastgood.verdict import Tier
 
 __all__ = [
+    "COULD_NOT_TELL",
+    "FRAMES",
     "PublishOutcome",
     "Rows",
     "SaveState",
@@ -35,6 +37,8 @@ __all__ = [
     "verifications",
 ]
 
+FRAMES = ("families", "saves", "publishes", "verifications", "restores", "drills", "phases", "checks", "findings")
+"""The functions below that answer with a frame, by name."""
 COULD_NOT_TELL = "could not tell"
 """The state of a family whose store did not answer the last time: the rest is what was known before."""
 

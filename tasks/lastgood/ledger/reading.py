@@ -66,12 +66,14 @@ class Standing:
         survey: One pass over what decides.
         state: `ready`, `quarantined` or `nothing to resume`, as `lastgood status` says it.
         latest: What may be resumed, or None.
+        manifests: Saves whose manifest is there.
         unfinished: Rows of the publishes that left something behind and are not among the commits.
     """
 
     survey: Survey
     state: str
     latest: str | None
+    manifests: frozenset[GenerationId]
     unfinished: tuple[Row, ...]
 
     @property
@@ -106,6 +108,7 @@ class FamilyReader:
             survey=survey,
             state=state,
             latest=str(offer.generation) if offer.generation else None,
+            manifests=begun.manifests,
             unfinished=unfinished_rows(self._store, self._keys, begun, survey),
         )
 

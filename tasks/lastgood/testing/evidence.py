@@ -193,9 +193,9 @@ class _Family:
             Tier.DRILL: frozenset(self._shuffled(drilled - {newest})[: past.failed_drills]),
         }
         self._gates = {Tier.RESTORE: restored, Tier.DRILL: drilled}
-        gates = [
-            (n, tier) for n in range(past.saves) for tier in Tier if tier is Tier.MANIFEST or n in self._gates[tier]
-        ]
+        judged = frozenset(range(past.saves)) - self._abandoned - self._burned
+        gates = [(number, Tier.MANIFEST) for number in sorted(judged)]
+        gates += [(number, tier) for tier, numbers in self._gates.items() for number in sorted(numbers)]
         self._random.shuffle(gates)
         self._inconclusive = frozenset(gates[: past.inconclusive])
         proven = restored - self._failed[Tier.RESTORE] - self._failed[Tier.MANIFEST]
