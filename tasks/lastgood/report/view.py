@@ -42,6 +42,7 @@ MAXIMUM_FAILURES, MAXIMUM_FAMILY_FAILURES = 30, 5
 MAXIMUM_CONCERNS = 6
 MAXIMUM_PLOTTED_DAYS = 90
 
+Row = Mapping[str, Any]
 READY, COULD_NOT_TELL = "ready", "could not tell"
 _PHASES = {
     phase.value: phase
@@ -155,6 +156,7 @@ class FamilyView:
     mood: Mood
     state: str
     quarantine: str
+    cause: str
     verdict: str
     why: str
     latest: str
@@ -248,18 +250,18 @@ def _by_need(report: Report) -> list[str]:
     missed = set(report.objectives.loc[report.objectives["result"] == str(Result.MISSED), "family"])
 
     def need(row: Mapping[str, Any]) -> tuple[int, str]:
-        mood = _mood(row["state"], row["verdict"], row["family"] in missed)
+        mood = _mood(row, row["family"] in missed)
         return -list(Mood).index(mood), row["family"]
 
     return [row["family"] for row in sorted(_records(report.frames.families), key=need)]
 
 
-def _mood(state: str, verdict: str, has_missed: bool) -> Mood:
-    if state == COULD_NOT_TELL:
-        return Mood.DOUBT
-    if state != READY or verdict == Outcome.FAIL:
+def _mood(row: Row, has_missed: bool) -> Mood:
+    if row["state"] == COULD_NOT_TELL or (row["state"] != READY and row["committed"] == 0):
+        return Mood.DOUBT  # a family that has published nothing has lost nothing either
+    if row["state"] != READY or row["verdict"] == Outcome.FAIL:
         return Mood.BAD
-    return Mood.DOUBT if has_missed or verdict != Outcome.PASS else Mood.GOOD
+    return Mood.DOUBT if has_missed or row["verdict"] != Outcome.PASS else Mood.GOOD
 
 
 def _headline(families: Sequence[FamilyView]) -> str:
@@ -279,12 +281,13 @@ def _concern(family: FamilyView) -> Concern:
 
 def _trouble_of(family: FamilyView) -> str:
     missed = f"misses {family.missed} objective{'s' if family.missed != 1 else ''}"
-    if family.state == "quarantined":
-        return f"is quarantined: {family.quarantine or family.why}"
+    if family.quarantine:
+        return f"is quarantined: {family.cause}"
     if family.state == COULD_NOT_TELL:
         return "could not be read: nobody knows whether it would resume"
     if family.state != READY:
-        return f"has {family.state}" if family.state.startswith("nothing") else f"is {family.state}"
+        nothing = "has published nothing yet" if family.facts["committed"] == "0" else f"has {family.state}"
+        return f"{nothing}: {family.why}" if family.why else nothing
     if family.verdict != Outcome.PASS:
         return f"would resume, but is not proven: {family.why}"
     first = next((row for row in family.objectives if row["result"] == Result.MISSED), None)
@@ -294,7 +297,6 @@ def _trouble_of(family: FamilyView) -> str:
 # --- Rows of frames, by family.
 
 _GATES = ("verify", "restore", "drill")
-Row = Mapping[str, Any]
 
 
 class _Rows:
@@ -405,9 +407,10 @@ def _family(rows: _Rows, name: str, *, plotted: bool) -> FamilyView:
         name=name,
         anchor=anchor,
         uri=state["uri"],
-        mood=_mood(state["state"], state["verdict"], missed > 0),
+        mood=_mood(state, missed > 0),
         state=state["state"],
         quarantine=state["quarantine"],
+        cause=_cause(rows, name) if state["quarantine"] else "",
         verdict=state["verdict"],
         why=state["why"],
         latest=state["latest"] if would_resume else "",
@@ -442,6 +445,16 @@ def _family(rows: _Rows, name: str, *, plotted: bool) -> FamilyView:
             "rpo_newest_steps": _plain(indicators["rpo_newest_steps"]),
         },
     )
+
+
+def _cause(rows: _Rows, family: str) -> str:
+    """Why a family is quarantined, in the words of the gate that failed it: a refusal's name is no reason."""
+    operators = [name for name in rows.states[family]["quarantine"].split(",") if name.startswith("operator")]
+    failed = (row for row in rows.failures_of(family) if row.outcome == Outcome.FAIL and row.gate != "verify")
+    found = next(failed, None)
+    if found is None or operators:
+        return "by an operator; `lastgood status` shows the reason" if operators else "its gate's record says why"
+    return f"{found.gate} of {found.generation} failed: {found.message}"
 
 
 def _criteria(rows: Iterable[Row]) -> tuple[tuple[str, str, str], ...]:
