@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
+from prefect.events.worker import EventsWorker
 from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import (
     PREFECT_API_URL,
@@ -28,6 +33,23 @@ FLOWS = Path(__file__).resolve().parents[2] / "flows"
 def load_flow(name: str) -> Any:
     """A flow as a worker loads it: a script by its path. `name` is the file's and the function's."""
     return load_flow_from_entrypoint(f"{FLOWS / name}.py:{name}")
+
+
+def artifacts_of(run: UUID) -> dict[str, str]:
+    """What the page of a run shows: the artifacts' keys → their data, as it is stored."""
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
+    return {str(artifact.key): str(artifact.data) for artifact in found}
+
+
+def events_about(family: str, holding: str) -> list[str]:
+    """Names of the domain events of a family that hold this text, as far as the server has them, sorted."""
+    EventsWorker.instance().wait_until_empty()
+    wanted = EventFilter(
+        event=EventNameFilter(prefix=["lastgood."]), resource=EventResourceFilter(id=[f"lastgood.family.{family}"])
+    )
+    with get_client(sync_client=True) as client:
+        return sorted(one.event for one in client.read_events(wanted, limit=50).events if holding in str(one.payload))
 
 
 @pytest.fixture(scope="session")
