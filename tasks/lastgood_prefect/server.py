@@ -41,8 +41,8 @@ def connected() -> Iterator[SyncPrefectClient]:
         )
     try:
         with (
-            # Somebody waits for the answer and can repeat the command.
-            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+            # A busy SQLite says 503 and undoes what it began. A server that is not there is not asked twice.
+            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 4}),
             get_client(httpx_settings={"timeout": httpx.Timeout(ANSWER_SECONDS)}, sync_client=True) as client,
         ):
             _check_version(client, url)
