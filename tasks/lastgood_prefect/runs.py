@@ -98,7 +98,10 @@ class PrefectGateRuns:
                 f"no deployment {self._deployment} on {PREFECT_API_URL.value()}", hint="`lastgood deploy` creates it"
             ) from None
         except (httpx.HTTPError, OSError, ValueError) as error:
-            said = (str(error) or type(error).__name__).splitlines()[0]
+            if isinstance(error, httpx.HTTPStatusError):
+                said = f"{error.response.status_code} {error.response.reason_phrase}"
+            else:
+                said = (str(error) or type(error).__name__).splitlines()[0]
             raise Unanswered(f"no answer from {PREFECT_API_URL.value()}: {said}") from error
 
 

@@ -89,7 +89,7 @@ def test_a_run_is_told_its_configuration_and_what_its_deployment_sets(pool: Pool
 def test_only_the_pool_whose_runs_start_nothing_names_its_command() -> None:
     """With a command of its own a worker cannot end a run's process group: cancelling would orphan the ranks."""
     commands = {one.name: render(template_of(one, PoolType.PROCESS))["command"] for one in POOLS}
-    assert commands == {"verify": "python -m prefect.engine", "restore-gpu": None, "drill-gpu": None}
+    assert commands == {"verify": "python -m lastgood_prefect.warm", "restore-gpu": None, "drill-gpu": None}
 
 
 def test_a_process_may_be_given_devices() -> None:
