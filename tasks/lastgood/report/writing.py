@@ -28,6 +28,7 @@ from lastgood.config import Configuration
 from lastgood.handover import replace_file
 from lastgood.report.building import build_report
 from lastgood.report.documents import finish_documents
+from lastgood.report.metrics import write_metrics
 from lastgood.report.page import write_page
 from lastgood.report.report import Area, Report, Result
 
@@ -92,6 +93,7 @@ def write_report(
     except BaseException:
         rmtree(directory / data_docs, ignore_errors=True)
         raise
+    write_metrics(report, directory / METRICS)
     replace_file(directory / DOCUMENT, json.dumps(document_of(report), indent=2, ensure_ascii=True).encode())
     _sweep(directory)
     return Written(report=report, page=directory / PAGE)
