@@ -127,3 +127,15 @@ def test_canonical_bytes_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> 
     assert parse(Sample, canonical_bytes(Sample(count=1, words={"b": "x", "a": "y"})), "x").count == 1
     with pytest.raises(AssertionError):
         parse(Sample, b'{"count": 1}', "x")
+
+
+class Version(str):
+    """Text with an order of its own, as `torch.__version__` is."""
+
+
+def test_text_of_a_kind_of_its_own_is_written_as_text() -> None:
+    """`Environment(torch=torch.__version__)` is what people write; it must not fail a save with a TypeError."""
+    document = Inner(name=Version("2.13.0"))
+    assert canonical_bytes(document) == canonical_bytes(Inner(name="2.13.0"))
+    with pytest.raises(FormatError, match="a document holds no object"):
+        canonical_bytes(Sample(count=1, words={"x": object()}))  # type: ignore[dict-item]

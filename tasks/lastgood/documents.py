@@ -36,7 +36,20 @@ _Type = TypeVar("_Type")
 
 # In canonical spelling, where no space comes before a number. A match inside a string only costs time.
 _LONG_NUMBER = re.compile(rb"[:,\[]-?[0-9]{19}")
-_ENCODER = msgspec.json.Encoder(order="deterministic")
+
+
+def _plain(value: Any) -> str:
+    """Text of a kind of its own, such as `torch.__version__`, as the text that it is.
+
+    Raises:
+        TypeError: It is no text.
+    """
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"a document holds no {type(value).__qualname__}")
+
+
+_ENCODER = msgspec.json.Encoder(order="deterministic", enc_hook=_plain)
 
 
 def canonical_bytes(document: msgspec.Struct) -> bytes:

@@ -7,10 +7,12 @@ import pty
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from lastgood.cli.output import stage_display
+from lastgood.testing.build import Recipe, build_family
 
 PROGRAM = """
 from lastgood.cli.output import stage_display
@@ -26,6 +28,43 @@ def test_a_log_gets_one_plain_line_a_stage(capfd: pytest.CaptureFixture[str]) ->
         show("training")
         show("killed")
     assert capfd.readouterr().err == "lastgood: drill: training\nlastgood: drill: killed\n"
+
+
+BAR = """
+import sys
+from lastgood.cli.output import progress_bar
+from lastgood.location import locate
+with progress_bar("verify", locate(sys.argv[1])) as progress:
+    told = "no bar" if progress is None else progress(2**27)
+print(told)
+"""
+
+
+@pytest.mark.parametrize(("megabytes", "told"), [(300, "None\n"), (3, "no bar\n")])
+def test_a_bar_is_as_long_as_the_manifest_says(tmp_path: Path, megabytes: int, told: str) -> None:
+    """Nothing is listed a second time for it; what takes a moment needs none, and nobody looking at a log wants one."""
+    recipe = Recipe(world_size=1, extra_artifacts=1, extra_bytes=1000)
+    built = build_family(tmp_path, "llm-7b", steps=(12,), recipe=recipe)
+    manifest = tmp_path / built.keys.manifest(built.newest)
+    manifest.write_bytes(manifest.read_bytes().replace(b'"bytes":1000,', b'"bytes":%d,' % (megabytes * 2**20)))
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    uri = f"{tmp_path}/llm-7b/{built.newest}"
+    try:
+        for stderr, expected in ((theirs, told), (subprocess.DEVNULL, "no bar\n")):
+            done = subprocess.run(
+                [sys.executable, "-c", BAR, uri],
+                stdout=-1,
+                stderr=stderr,
+                text=True,
+                check=True,
+                timeout=60,
+                env=environment,
+            )
+            assert done.stdout == expected
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_a_terminal_shows_each_stage_with_its_time() -> None:

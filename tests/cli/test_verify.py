@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.testing.build import BuiltFamily, Recipe, build_family
+from lastgood.manifest import Component
+from lastgood.publish import StagedArtifact
+from lastgood.run import Run, SoloGroup
+from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_job
 from tests.cli.conftest import Told
 
 Call = Callable[..., Told]
@@ -75,6 +78,19 @@ def test_inspect_shows_a_generation_on_one_screen(call: Call, family: BuiltFamil
     assert "optimizer" in told.out
     assert len(told.out.splitlines()) <= 40
     assert call("inspect", uri).out.count("committed") == 3
+
+
+def test_inspect_says_where_a_component_without_a_file_of_its_own_lies(call: Call, tmp_path: Path) -> None:
+    """A plain writer keeps everything in one file: "0 artifacts" of an optimizer would read like a loss."""
+    run = Run.start(f"{tmp_path}/plain", SoloGroup(), allow_fresh=True)
+    staging = run.stage(10)
+    (staging.payload / "state.pt").write_bytes(b"everything")
+    whole = StagedArtifact(path="state.pt", component=Component.MODEL, rank=0)
+    published = run.publish(staging, [whole], job=build_job("plain", 10, Recipe(world_size=1)))
+    run.close()
+    told = call("inspect", f"{tmp_path}/plain/{published.generation}").out
+    lines = {line.split()[0]: line for line in told.splitlines() if line.strip()}
+    assert "in another's file" in lines["optimizer"]
 
 
 def test_names_from_a_checkpoint_cannot_drive_the_terminal(call: Call, tmp_path: Path) -> None:

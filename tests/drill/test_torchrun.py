@@ -31,24 +31,25 @@ def settings(*arguments: str) -> ReplicaSettings:
 
 @contextlib.contextmanager
 def decoys(directory: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes whose command lines are those of a drill's agent and rank, and that only sleep."""
+    """Processes whose command lines are those of a drill's agent and rank, and that only wait for our end."""
     for module in ("torch/distributed/run.py", "lastgood/replica/trainer.py"):
         path = directory / module
         path.parent.mkdir(parents=True, exist_ok=True)
         for package in path.relative_to(directory).parents[:-1]:
             (directory / package / "__init__.py").touch()
-        path.write_text("import time\ntime.sleep(100000)\n")
+        path.write_text("import sys\nsys.stdin.read()\n")  # ends with us, whatever ends us
     command = [argument.format(world_size=2) for argument in settings().command]
     rank = [sys.executable, "-u", *TRAINER]
     beside = [
-        subprocess.Popen(argv, env={"PYTHONPATH": str(directory)}, start_new_session=True) for argv in (command, rank)
+        subprocess.Popen(argv, stdin=subprocess.PIPE, env={"PYTHONPATH": str(directory)}, start_new_session=True)
+        for argv in (command, rank)
     ]
     try:
         yield beside
     finally:
         for process in beside:
-            process.kill()
-            process.wait()
+            with process:  # closes its pipe, too
+                process.kill()
 
 
 def is_untouched(process: subprocess.Popen[bytes]) -> bool:

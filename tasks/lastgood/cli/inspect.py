@@ -124,5 +124,7 @@ def _components(manifest: Manifest) -> list[tuple[str, str, str, str]]:
             told += f" {promise.tolerance:g}"
         if promise is not None and promise.reason:
             told += f": {promise.reason}"
-        rows.append((f"  {component}", str(len(artifacts)), size(sum(a.bytes for a in artifacts)), told))
+        # One file of a plain writer may hold several components; the manifest names it under one of them.
+        held = size(sum(a.bytes for a in artifacts)) if artifacts else "in another's file"
+        rows.append((f"  {component}", str(len(artifacts) or "–"), held, told))
     return rows

@@ -13,7 +13,9 @@ from typing import Any
 import click
 import msgspec
 
-from lastgood.errors import StoreError
+from lastgood.errors import FormatError, StoreError
+from lastgood.location import Location
+from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, parse_manifest
 from lastgood.stores.port import Progress
 from lastgood.text import printable
 
@@ -114,9 +116,15 @@ def age(moment: datetime, *, now: datetime | None = None) -> str:
 
 
 @contextmanager
-def progress_bar(doing: str, total_bytes: int) -> Iterator[Progress | None]:
-    """A bar on stderr while long work runs, if anybody is looking; yields what to tell of the bytes done so far."""
-    if not sys.stderr.isatty() or total_bytes < 2**28:
+def progress_bar(doing: str, location: Location) -> Iterator[Progress | None]:
+    """A bar on stderr while a generation is read, if anybody is looking; yields what to tell of the bytes done so far.
+
+    Args:
+        doing: What is done; stands before the bar.
+        location: Names the generation, whose manifest says how long the bar is.
+    """
+    total_bytes = _listed_bytes(location) if sys.stderr.isatty() else 0
+    if total_bytes < 2**28:
         yield None
         return
     from rich.console import Console
@@ -127,6 +135,16 @@ def progress_bar(doing: str, total_bytes: int) -> Iterator[Progress | None]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(printable(doing), total=total_bytes)
         yield lambda done_bytes: bar.update(task, completed=done_bytes)
+
+
+def _listed_bytes(location: Location) -> int:
+    """What is wrong with the manifest is for the work itself to say."""
+    key = location.keys.manifest(location.require_generation())
+    try:
+        data = location.store.get(key, limit_bytes=MAXIMUM_MANIFEST_BYTES)
+        return parse_manifest(data, key).total_bytes if data is not None else 0
+    except (FormatError, StoreError):
+        return 0
 
 
 @contextmanager

@@ -60,8 +60,7 @@ def restore_command(
     declared = replica_of(found, settings)
     location = _generation(found, sample)
     begin = datetime.now(UTC)
-    total = sum(stored.bytes for stored in location.store.walk(location.keys.artifacts(location.require_generation())))
-    with progress_bar("copy and verify", total) as progress:
+    with progress_bar("copy and verify", location) as progress:
         result = restore(
             location,
             declared.replica,

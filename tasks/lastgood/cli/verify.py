@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 from lastgood.cli.evidence import junit_option, keep_evidence, write_junit
 from lastgood.cli.output import emit_json, json_option, progress_bar, say
 from lastgood.cli.settings import NEITHER, config_option, find_family
-from lastgood.errors import FormatError, StoreError, UsageError
+from lastgood.errors import FormatError, UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
 from lastgood.location import Location
@@ -60,7 +61,7 @@ def verify_command(
         verdicts.append(waive(found, settings.ignored if settings else {}))
     for generation in _chosen(location, every):
         depth = Depth.METADATA if metadata else Depth.FULL
-        with progress_bar(f"verify {generation}", _bytes(location, generation)) as progress:
+        with progress_bar(f"verify {generation}", replace(location, generation=generation)) as progress:
             judged = family.judge(generation, depth=depth, progress=progress)
         verdicts.append(judged.verdict)
         if not no_record:
@@ -83,11 +84,3 @@ def _chosen(location: Location, every: bool) -> tuple[GenerationId, ...]:
     except FormatError:
         return ()  # the family's own verdict names what cannot be read
     return candidates if every else candidates[:1]
-
-
-def _bytes(location: Location, generation: GenerationId) -> int:
-    try:
-        return sum(stored.bytes for stored in location.store.walk(location.keys.artifacts(generation)))
-    except StoreError:
-        # Only a bar's length: what is wrong here is for the verification itself to say.
-        return 0
