@@ -7,17 +7,22 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.schemas.objects import State
 
+from lastgood.errors import StoreTransientError
 from lastgood.family import Family
 from lastgood.location import Location
 from lastgood.records import list_records
+from lastgood.stores import LocalStore
+from lastgood.stores.port import Hashed
 from lastgood.testing.build import BuiltFamily, Recipe, build_family
 from lastgood.verdict import Outcome
+from lastgood_prefect import verifying
 from tests.flows.conftest import FLOWS, artifacts_of, events_about, load_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -104,6 +109,47 @@ def test_a_store_that_cannot_tell_ends_inconclusive(
     assert (state.type.value, state.name) == ("FAILED", "Inconclusive")
     assert "root is not a directory" in state.message
     assert tracebacks(caplog) == []
+
+
+def unreliable(monkeypatch: pytest.MonkeyPatch, failures: int) -> list[str]:
+    """Let reading fail so many times as a file system does that may answer when asked again; returns what was read."""
+    hash_, asked = LocalStore.hash, []
+
+    def read(self: LocalStore, prefix: str, requests: Any, progress: Any = None) -> Iterator[Hashed]:
+        asked.append(prefix)
+        if len(asked) <= failures:
+            raise StoreTransientError(f"cannot read {prefix}: stale file handle")
+        yield from hash_(self, prefix, requests, progress)
+
+    monkeypatch.setattr(LocalStore, "hash", read)
+    without_rest = verifying.verify_generation.with_options(retry_delay_seconds=0)
+    monkeypatch.setattr(verifying, "verify_generation", without_rest)
+    return asked
+
+
+def test_trouble_that_passes_leaves_one_verdict(
+    save_gate: Any, configured: BuiltFamily, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A network file system that was busy for a moment must not leave "could not tell" on record."""
+    asked = unreliable(monkeypatch, failures=2)
+    state = save_gate("llm-7b", [str(configured.newest)], return_state=True)
+    assert state.is_completed(), state
+    assert len(asked) == 3
+    (record,) = list_records(configured.store, configured.keys)
+    assert (record.verdict.outcome, record.attempt) == (Outcome.PASS, 1)
+    assert tracebacks(caplog) == []
+
+
+def test_trouble_that_stays_is_kept_as_inconclusive(
+    save_gate: Any, configured: BuiltFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last try leaves what it has: the report must see that the gate ran and could not tell."""
+    asked = unreliable(monkeypatch, failures=99)
+    state = save_gate("llm-7b", [str(configured.newest)], return_state=True)
+    assert (state.type.value, state.name) == ("FAILED", "Inconclusive")
+    assert len(asked) == 1 + len(verifying.RETRY_DELAYS_SECONDS)
+    assert outcomes(configured) == [Outcome.INCONCLUSIVE]
+    assert Family(Location(store=configured.store, keys=configured.keys, generation=None)).unjudged() != ()
 
 
 @pytest.mark.parametrize(
