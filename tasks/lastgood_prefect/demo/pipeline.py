@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from lastgood_prefect.stack import Stack
 __all__ = ["FlowRun", "Pipeline"]
 
 LASTGOOD: Final = (sys.executable, "-m", "lastgood")
-DEPLOY_TIMEOUT: Final = timedelta(minutes=3)
+DEPLOY_TIMEOUT: Final = timedelta(minutes=5)
 RUN_TIMEOUT: Final = timedelta(minutes=4)
 LOOK_SECONDS: Final = 0.25
 _ENDED: Final = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
@@ -118,14 +117,11 @@ class Pipeline:
 
 
 def _deploy(stack: Stack, directory: Path) -> None:
-    done = subprocess.run(
-        (*LASTGOOD, "deploy"),
-        env=stack.environ,
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEPLOY_TIMEOUT.total_seconds(),
-    )
-    if done.returncode != 0:
-        raise LastgoodError(f"`lastgood deploy` ended with {done.returncode}: {(done.stderr or done.stdout)[-1500:]}")
+    log = directory / "stack" / "logs" / "deploy.log"
+    with ReplicaProcess.start((*LASTGOOD, "deploy"), stack.environ, directory, log) as deploy:
+        status = deploy.wait(DEPLOY_TIMEOUT)
+        if status != 0:
+            ended = (
+                f"ended with {status}" if status is not None else f"took over {DEPLOY_TIMEOUT.total_seconds():.0f} s"
+            )
+            raise LastgoodError(f"`lastgood deploy` {ended}: {deploy.log_tail()[-1500:]}")
