@@ -13,7 +13,7 @@ from lastgood.drill.faults import Fault, FaultKind
 from lastgood.drill.judgement import Observed, judge_drill
 from lastgood.restore.compare import compare
 from lastgood.testing.build import build_family
-from lastgood.testing.restore_damage import healthy_restore
+from lastgood.testing.restore_traces import healthy_restore
 from lastgood.verify import verify_family, verify_generation
 from tests.restore.test_compare import evidence_of, request_for
 

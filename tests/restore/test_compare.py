@@ -17,7 +17,8 @@ from lastgood.replica.trace import Loaded, NotFinite, Started, Step
 from lastgood.restore.compare import Comparison, compare
 from lastgood.restore.control import CONTROL_CHECKS
 from lastgood.restore.evidence import Control, Evidence, ReplicaEnd, Request, read_rank
-from lastgood.testing.restore_damage import RESTORE_DAMAGE, RestoreDamage, RestoreTraces, healthy_restore
+from lastgood.testing.restore_damage import RESTORE_DAMAGE, RestoreDamage
+from lastgood.testing.restore_traces import RestoreTraces, healthy_restore
 from lastgood.verdict import CheckState, Note, NoteReason, Outcome, Reason, Rung, Tier, Verdict, judge
 
 

@@ -15,7 +15,7 @@ from lastgood.replica.trace import TraceReader, TraceWriter, trace_directory
 from lastgood.restore.evidence import Control, Request
 from lastgood.restore.live import read_control
 from lastgood.stores import LocalStore
-from lastgood.testing.restore_damage import healthy_restore
+from lastgood.testing.restore_traces import healthy_restore
 from lastgood.verdict import Rung
 
 TRACES = healthy_restore()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from lastgood.replica.trace import Discovered, Mark, Phase, Span, Step
 from lastgood.restore.evidence import Evidence, RankTrace, ReplicaEnd
 from lastgood.restore.measure import measure
-from lastgood.testing.restore_damage import healthy_restore
+from lastgood.testing.restore_traces import healthy_restore
 
 MANIFEST = healthy_restore().manifest
 

@@ -2,5 +2,5 @@
 
 - `build`: healthy families without torch.
 - `evidence`: families with a past, records of every tier included, written in a second.
-- `damage`: the catalogue of faults, each with the one reason code that must be raised.
+- `damage`, `restore_damage`: the catalogues of faults, each with the one reason code that must be raised.
 """

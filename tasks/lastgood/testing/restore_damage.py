@@ -1,90 +1,49 @@
-"""Restores as their traces tell them: a healthy one, and for every fault that only a restore sees, its one reason code.
+"""Every fault that only a restore sees, as its traces tell it, with the one reason code that it must raise.
 
-For tests of `lastgood.restore` and of whatever reads its verdicts. Nothing is run: the values are those that a replica
-of two ranks would have written, so a fault costs microseconds. Faults of stored bytes are in `damage`; faults that a
-replica's own strict load names (`key_missing` and its like) arrive here as its refusal.
+For tests of `lastgood.restore` and of whatever reads its verdicts. Nothing is run, so a fault costs microseconds.
+Faults of stored bytes are in `damage`; faults that a replica's own strict load names (`key_missing` and its like)
+arrive here as its refusal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lastgood.digest import Algorithm, hash_bytes
-from lastgood.job import current_environment
 from lastgood.manifest import (
-    FORMAT_VERSION,
-    Artifact,
-    Component,
-    ComponentPromise,
-    Counter,
-    CounterMeaning,
-    Determinism,
-    Expectations,
-    Identity,
-    JobDescription,
-    Manifest,
-    Purpose,
-    RankExpectations,
     SampleIds,
-    Topology,
 )
 from lastgood.replica.trace import (
-    TRACE_VERSION,
     Discovered,
     Loaded,
-    Mark,
     NotFinite,
-    Phase,
     Refused,
-    Saved,
-    Span,
     Started,
     Step,
     Stopped,
     StopReason,
     TraceRecord,
 )
-from lastgood.verdict import Check, CheckState, Finding, Reason, Rung, Tier, Verdict, judge
+from lastgood.testing.restore_traces import (
+    MARK,
+    MICROBATCHES,
+    SAVED,
+    SMOKE_STEPS,
+    STEP,
+    RestoreTraces,
+    expected,
+    rates,
+    sample_ids,
+    scalars,
+)
+from lastgood.verdict import Check, CheckState, Finding, Reason, Rung, Tier, judge
 
-__all__ = ["RESTORE_DAMAGE", "RestoreDamage", "RestoreTraces", "healthy_restore"]
-
-STEP: Final = 48_000
-SMOKE_STEPS: Final = 4
-MICROBATCHES: Final = 4
-_WORLD_SIZE: Final = 2
-_GENERATION: Final = f"00000003-{STEP:016d}"
-_SAVED: Final = f"00000004-{STEP + SMOKE_STEPS:016d}"
-_MARK: Final = Mark(monotonic_ns=1_000_000_000, wall=datetime(2026, 1, 1, tzinfo=UTC))
+__all__ = ["RESTORE_DAMAGE", "RestoreDamage"]
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreTraces:
-    """What one restore left behind.
-
-    Args:
-        manifest: Of the generation that was restored.
-        ranks: Rank → its trace.
-        control: Rank → the live run's own steps after that generation.
-        exit_status: Of the replica's command; None when it was still running at its deadline.
-        lives: How many incarnations it began.
-        log_tail: What it printed last.
-        saved: Tier 1 of the generation that it published.
-    """
-
-    manifest: Manifest
-    ranks: Mapping[int, tuple[TraceRecord, ...]]
-    control: Mapping[int, Mapping[int, Step]]
-    exit_status: int | None = 0
-    lives: int = 1
-    log_tail: str = ""
-    saved: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,176 +61,6 @@ class RestoreDamage:
     reason: Reason
     offender: str
     apply: Callable[[RestoreTraces], RestoreTraces]
-
-
-def healthy_restore() -> RestoreTraces:
-    """A restore of step 48,000 on two ranks, four steps beyond it, beside the live run that went on."""
-    return RestoreTraces(
-        manifest=_manifest(),
-        ranks={rank: _trace(rank) for rank in range(_WORLD_SIZE)},
-        control={
-            rank: {step: _step(rank, step) for step in range(STEP + 1, STEP + SMOKE_STEPS + 1)}
-            for rank in range(_WORLD_SIZE)
-        },
-        saved=judge(
-            tier=Tier.MANIFEST,
-            rung=Rung.FULL,
-            subject=f"llm-7b/{_SAVED}",
-            checks=(Check(name="digests", state=CheckState.RAN, detail="10 of 10 artifacts"),),
-            required=("digests",),
-        ),
-    )
-
-
-# The healthy run.
-
-
-def _manifest() -> Manifest:
-    exact = [component for component in Component if component not in (Component.EMA, Component.OTHER)]
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        family="llm-7b",
-        generation=_GENERATION,
-        incarnation=3,
-        step=STEP,
-        staging=f"{_GENERATION}~0123abcd",
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        job=JobDescription(
-            run="llm-7b-run",
-            counters=(Counter(name="optimizer_step", value=STEP, names=CounterMeaning.COMPLETED),),
-            code="lastgood.testing",
-            configuration="healthy",
-            environment=current_environment(),
-            topology=Topology(world_size=_WORLD_SIZE, strategy="told", layout={"data_parallel": _WORLD_SIZE}),
-            model=Identity(name="told", revision="1"),
-            tokenizer=None,
-            dataset=Identity(name="told", revision="1"),
-            purpose=Purpose.RESUMABLE,
-            promises=tuple(ComponentPromise(component=one, determinism=Determinism.EXACT) for one in exact),
-        ),
-        artifacts=tuple(_artifacts()),
-        expectations=Expectations(
-            learning_rates=_rates(STEP + 1),
-            optimizer_steps={"decay": STEP, "no_decay": STEP},
-            scalars=_scalars(),
-            ranks=tuple(_expected(rank) for rank in range(_WORLD_SIZE)),
-        ),
-    )
-
-
-def _artifacts() -> list[Artifact]:
-    paths: list[tuple[str, Component, int | None]] = [
-        (f"{component}/rank-{rank:05d}.{kind}", component, rank)
-        for component, kind in (
-            (Component.MODEL, "safetensors"),
-            (Component.OPTIMIZER, "safetensors"),
-            (Component.RNG, "json"),
-        )
-        for rank in range(_WORLD_SIZE)
-    ]
-    paths += [
-        ("scheduler.json", Component.SCHEDULER, None),
-        ("scaler.json", Component.SCALER, None),
-        ("data.json", Component.DATA, None),
-        ("config.json", Component.CONFIG, None),
-    ]
-    return [
-        Artifact(
-            path=path,
-            component=component,
-            rank=rank,
-            bytes=64,
-            digests=(hash_bytes(path.encode(), Algorithm.BLAKE3),),
-        )
-        for path, component, rank in sorted(paths)
-    ]
-
-
-def _rates(step: int) -> dict[str, float]:
-    """The rates that the update to `step` uses."""
-    return {"decay": 3e-4 / step, "no_decay": 6e-4 / step}
-
-
-def _scalars() -> dict[str, float | int]:
-    return {
-        "accumulation.microbatches": MICROBATCHES,
-        "scaler.scale": 65536.0,
-        "scheduler.last_epoch": STEP,
-        "data.train.epoch": 3,
-        "data.train.consumed": 1024,
-    }
-
-
-def _ids(rank: int, first: int, count: int) -> tuple[int, ...]:
-    return tuple(range(100_000 * rank + first, 100_000 * rank + first + count))
-
-
-def _expected(rank: int) -> RankExpectations:
-    return RankExpectations(
-        rank=rank,
-        sample_ids=SampleIds(ids=_ids(rank, 0, 16)),
-        rng_draws={"python": (11 + rank, 12 + rank), "torch.cpu": (0.25 + rank, 0.5 + rank)},
-        tensor_digests={
-            "model.blocks.0.weight": f"blake3:{1:064x}",
-            "optimizer.exp_avg/blocks.0.weight": f"blake3:{2:064x}",
-        },
-    )
-
-
-def _step(rank: int, step: int) -> Step:
-    first = 2 * MICROBATCHES * (step - STEP - 1)
-    return Step(
-        at=_MARK,
-        spans=(Span(phase=Phase.STEP, begin_ns=10**9 * step, end_ns=10**9 * step + 5 * 10**8),),
-        step=step,
-        loss=2.0 + 1.0 / step + rank,
-        grad_norm=0.5 + 1.0 / step,
-        learning_rates=_rates(step),
-        sample_ids=tuple(_ids(rank, first + 2 * index, 2) for index in range(MICROBATCHES)),
-        draws={"python": (0.125 * (step % 7), rank)},
-        optimizer_steps={"decay": step, "no_decay": step},
-        scalars={"skipped": 0, "scale": 65536.0},
-        digests={"model": f"blake3:{step:064x}"},
-    )
-
-
-def _trace(rank: int) -> tuple[TraceRecord, ...]:
-    expected = _expected(rank)
-    manifest_keys = {"model": 34, "optimizer": 68, "scaler": 5, "scheduler": 4, "rng": 4, "data": 1}
-    return (
-        Started(
-            at=_MARK,
-            spans=(),
-            version=TRACE_VERSION,
-            incarnation=4,
-            rank=rank,
-            world_size=_WORLD_SIZE,
-            pid=100 + rank,
-            host="told",
-            lag_steps=0,
-            settings={},
-        ),
-        Discovered(
-            at=_MARK,
-            spans=(Span(phase=Phase.DISCOVER, begin_ns=10**9, end_ns=2 * 10**9),),
-            generation=_GENERATION,
-            step=STEP,
-        ),
-        Loaded(
-            at=_MARK,
-            spans=(Span(phase=Phase.LOAD, begin_ns=2 * 10**9, end_ns=3 * 10**9),),
-            generation=_GENERATION,
-            step=STEP,
-            keys=manifest_keys,
-            expectations=expected,
-            learning_rates=_rates(STEP + 1),
-            optimizer_steps={"decay": STEP, "no_decay": STEP},
-            scalars=_scalars(),
-        ),
-        *(_step(rank, step) for step in range(STEP + 1, STEP + SMOKE_STEPS + 1)),
-        Saved(at=_MARK, spans=(), generation=_SAVED, step=STEP + SMOKE_STEPS),
-        Stopped(at=_MARK, spans=(), reason=StopReason.FINISHED, step=STEP + SMOKE_STEPS),
-    )
 
 
 # Changing one thing.
@@ -300,8 +89,7 @@ def _loaded(rank: int | None, **fields: Any) -> _Apply:
 
 
 def _observed(rank: int, **fields: Any) -> _Apply:
-    expected = msgspec.structs.replace(_expected(rank), **fields)
-    return _loaded(rank, expectations=expected)
+    return _loaded(rank, expectations=msgspec.structs.replace(expected(rank), **fields))
 
 
 def _stepped(rank: int | None, number: int, **fields: Any) -> _Apply:
@@ -313,7 +101,7 @@ def _stepped(rank: int | None, number: int, **fields: Any) -> _Apply:
 
 
 def _scalar(name: str, value: float) -> _Apply:
-    return _loaded(None, scalars={**_scalars(), name: value})
+    return _loaded(None, scalars={**scalars(), name: value})
 
 
 def _cut(traces: RestoreTraces, kinds: tuple[type, ...]) -> RestoreTraces:
@@ -324,7 +112,7 @@ def _cut(traces: RestoreTraces, kinds: tuple[type, ...]) -> RestoreTraces:
 def _refuse(traces: RestoreTraces) -> RestoreTraces:
     """The strict load found a key too few; every rank says so, and ends."""
     finding = Finding(reason=Reason.KEY_MISSING, message="key missing: model.head.weight", offender="model.head.weight")
-    refused = Refused(at=_MARK, spans=(), findings=(finding,), message="checkpoint not loaded")
+    refused = Refused(at=MARK, spans=(), findings=(finding,), message="checkpoint not loaded")
     short = _cut(traces, (Started, Discovered))
     return replace(short, ranks={rank: (*told, refused) for rank, told in short.ranks.items()}, exit_status=1)
 
@@ -332,7 +120,7 @@ def _refuse(traces: RestoreTraces) -> RestoreTraces:
 def _unsaved(traces: RestoreTraces) -> RestoreTraces:
     """Every step was made and the publish failed."""
     stopped = Stopped(
-        at=_MARK, spans=(), reason=StopReason.FAILED, step=STEP + SMOKE_STEPS, message="receipts missing: rank 1"
+        at=MARK, spans=(), reason=StopReason.FAILED, step=STEP + SMOKE_STEPS, message="receipts missing: rank 1"
     )
     short = _cut(traces, (Started, Discovered, Loaded, Step))
     return replace(
@@ -343,14 +131,14 @@ def _unsaved(traces: RestoreTraces) -> RestoreTraces:
 def _save_damaged(traces: RestoreTraces) -> RestoreTraces:
     finding = Finding(reason=Reason.SHARD_MISSING, message="shard missing: rank 1", offender="model/rank-00001")
     check = Check(name="completeness", state=CheckState.RAN, detail="9 of 10 artifacts", findings=(finding,))
-    verdict = judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject=_SAVED, checks=(check,), required=("completeness",))
+    verdict = judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject=SAVED, checks=(check,), required=("completeness",))
     return replace(traces, saved=verdict)
 
 
 def _ended_without_training(traces: RestoreTraces) -> RestoreTraces:
     """The replica counts itself done after the load and ends well, as a misread epoch makes loops do."""
     short = _cut(traces, (Started, Discovered, Loaded))
-    stopped = Stopped(at=_MARK, spans=(), reason=StopReason.FINISHED, step=STEP)
+    stopped = Stopped(at=MARK, spans=(), reason=StopReason.FINISHED, step=STEP)
     return replace(short, ranks={rank: (*told, stopped) for rank, told in short.ranks.items()}, saved=None)
 
 
@@ -388,16 +176,14 @@ RESTORE_DAMAGE: Final[tuple[RestoreDamage, ...]] = (
         name="a model tensor is another",
         reason=Reason.TENSOR_DIGEST_DIVERGED,
         offender="model/rank-00001/model.blocks.0.weight",
-        apply=_observed(
-            1, tensor_digests={**_expected(1).tensor_digests, "model.blocks.0.weight": f"blake3:{99:064x}"}
-        ),
+        apply=_observed(1, tensor_digests={**expected(1).tensor_digests, "model.blocks.0.weight": f"blake3:{99:064x}"}),
     ),
     RestoreDamage(
         name="a moment of the optimizer is another",
         reason=Reason.TENSOR_DIGEST_DIVERGED,
         offender="optimizer/rank-00000/optimizer.exp_avg/blocks.0.weight",
         apply=_observed(
-            0, tensor_digests={**_expected(0).tensor_digests, "optimizer.exp_avg/blocks.0.weight": f"blake3:{99:064x}"}
+            0, tensor_digests={**expected(0).tensor_digests, "optimizer.exp_avg/blocks.0.weight": f"blake3:{99:064x}"}
         ),
     ),
     RestoreDamage(
@@ -410,31 +196,31 @@ RESTORE_DAMAGE: Final[tuple[RestoreDamage, ...]] = (
         name="the schedule restarted",
         reason=Reason.LEARNING_RATE_DIVERGED,
         offender="scheduler/decay",
-        apply=_loaded(None, learning_rates={**_rates(STEP + 1), "decay": 3e-4}),
+        apply=_loaded(None, learning_rates={**rates(STEP + 1), "decay": 3e-4}),
     ),
     RestoreDamage(
         name="the update used another rate than the one restored",
         reason=Reason.LEARNING_RATE_DIVERGED,
         offender=f"scheduler/decay used in step {STEP + 1}",
-        apply=_stepped(None, 1, learning_rates={**_rates(STEP + 1), "decay": 3e-4}),
+        apply=_stepped(None, 1, learning_rates={**rates(STEP + 1), "decay": 3e-4}),
     ),
     RestoreDamage(
         name="the rate leaves the schedule after one step",
         reason=Reason.LEARNING_RATE_DIVERGED,
         offender=f"scheduler/decay of step {STEP + 2}",
-        apply=_stepped(None, 2, learning_rates={**_rates(STEP + 2), "decay": 3e-4}),
+        apply=_stepped(None, 2, learning_rates={**rates(STEP + 2), "decay": 3e-4}),
     ),
     RestoreDamage(
         name="a rank draws as another",
         reason=Reason.RNG_DIVERGED,
         offender="rng/rank-00001/python",
-        apply=_observed(1, rng_draws={**_expected(1).rng_draws, "python": _expected(0).rng_draws["python"]}),
+        apply=_observed(1, rng_draws={**expected(1).rng_draws, "python": expected(0).rng_draws["python"]}),
     ),
     RestoreDamage(
         name="a stream is not restored at all",
         reason=Reason.RNG_DIVERGED,
         offender="rng/rank-00000/torch.cpu",
-        apply=_observed(0, rng_draws={"python": _expected(0).rng_draws["python"]}),
+        apply=_observed(0, rng_draws={"python": expected(0).rng_draws["python"]}),
     ),
     RestoreDamage(
         name="draws part from the live run",
@@ -446,14 +232,14 @@ RESTORE_DAMAGE: Final[tuple[RestoreDamage, ...]] = (
         name="the epoch restarted",
         reason=Reason.SAMPLE_IDS_DIVERGED,
         offender="data/rank-00000/next ids",
-        apply=_observed(0, sample_ids=SampleIds(ids=_ids(0, 5000, 16))),
+        apply=_observed(0, sample_ids=SampleIds(ids=sample_ids(0, 5000, 16))),
     ),
     RestoreDamage(
         name="other samples are consumed than were peeked",
         reason=Reason.SAMPLE_IDS_DIVERGED,
         offender="data/rank-00001/consumed ids",
         apply=lambda traces: replace(
-            _stepped(1, 1, sample_ids=tuple(_ids(1, 70 + 2 * index, 2) for index in range(MICROBATCHES)))(traces),
+            _stepped(1, 1, sample_ids=tuple(sample_ids(1, 70 + 2 * index, 2) for index in range(MICROBATCHES)))(traces),
             control={},
         ),
     ),
@@ -461,7 +247,7 @@ RESTORE_DAMAGE: Final[tuple[RestoreDamage, ...]] = (
         name="samples part from the live run beyond what was peeked",
         reason=Reason.SAMPLE_IDS_DIVERGED,
         offender=f"data/rank-00001/ids of step {STEP + 4}",
-        apply=_stepped(1, 4, sample_ids=tuple(_ids(1, 70 + 2 * index, 2) for index in range(MICROBATCHES))),
+        apply=_stepped(1, 4, sample_ids=tuple(sample_ids(1, 70 + 2 * index, 2) for index in range(MICROBATCHES))),
     ),
     RestoreDamage(
         name="the scheduler stands at another step",
