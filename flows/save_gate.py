@@ -9,7 +9,7 @@ from lastgood.verify import Depth
 from lastgood_prefect.parameters import FamilyName, GenerationName
 from lastgood_prefect.settings import configured_family
 from lastgood_prefect.states import told_plainly
-from lastgood_prefect.verifying import conclude, show, verify
+from lastgood_prefect.verifying import conclude, show, unjudged, verify
 
 
 @flow(name="save-gate", flow_run_name="save-gate {family}", persist_result=False)
@@ -26,11 +26,11 @@ def save_gate(
 
     Args:
         family: Name of the family in lastgood.toml.
-        generations: Which saves; none: each that has no conclusive verdict yet.
+        generations: Which saves; none: each that has no conclusive verdict yet, those that appear meanwhile included.
         depth: `full` reads every byte, `metadata` compares existence and sizes only and proves no save.
     """
     gate = configured_family(family)
     named = [GenerationId.parse(generation) for generation in dict.fromkeys(generations)]
-    answers = [verify(gate, generation, depth) for generation in named or gate.family.unjudged()]
+    answers = [verify(gate, generation, depth) for generation in named or unjudged(gate)]
     show(gate, answers)
     return conclude(answers)

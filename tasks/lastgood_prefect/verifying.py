@@ -8,7 +8,7 @@ so of two gates at one generation the store takes one conclusive record; nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,8 +28,9 @@ from lastgood_prefect.origin import current_origin
 from lastgood_prefect.settings import ConfiguredFamily, read_settings
 from lastgood_prefect.states import final_state
 
-__all__ = ["Answer", "conclude", "judge_once", "show", "verify", "verify_generation"]
+__all__ = ["Answer", "conclude", "judge_once", "show", "unjudged", "verify", "verify_generation"]
 
+MAXIMUM_GENERATIONS = 1000
 RETRY_DELAYS_SECONDS = (2.0, 10.0, 60.0)
 TIMEOUT = timedelta(hours=6)
 """A terabyte at 50 MB/s; whoever reads more slowly has another trouble than this checkpoint."""
@@ -55,6 +56,18 @@ class Answer:
     def record(self) -> Record | None:
         """The record of the verdict, if there is one."""
         return self.kept.record if self.kept is not None else None
+
+
+def unjudged(family: ConfiguredFamily) -> Iterator[GenerationId]:
+    """Every generation without a conclusive verdict, oldest first, and those committed meanwhile; each once.
+
+    At most `MAXIMUM_GENERATIONS`: whoever saves faster than we judge must still see a run end and report.
+    """
+    tried: set[GenerationId] = set()
+    while fresh := family.family.unjudged(besides=tried)[: MAXIMUM_GENERATIONS - len(tried)]:
+        for generation in fresh:
+            tried.add(generation)
+            yield generation
 
 
 def verify(family: ConfiguredFamily, generation: GenerationId, depth: Depth = Depth.FULL) -> Answer:
