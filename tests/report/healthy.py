@@ -23,6 +23,7 @@ class Rows:
     """Rows by frame; `frames` types them."""
 
     saves: list[Row] = field(default_factory=list)
+    publishes: list[Row] = field(default_factory=list)
     verifications: list[Row] = field(default_factory=list)
     restores: list[Row] = field(default_factory=list)
     drills: list[Row] = field(default_factory=list)
@@ -102,6 +103,8 @@ def _add(rows: Rows, family: str) -> None:
                 "purpose": "resumable",
             }
         )
+        place = {"family": family, "generation": generation(step), "incarnation": 1, "step": step}
+        rows.publishes.append({**place, "outcome": "committed", "at": created})
         rows.verifications.append(record(family, step, created + timedelta(minutes=1)))
     for step in (100, 200):
         rows.restores.append(

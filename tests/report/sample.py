@@ -81,9 +81,23 @@ def family_rows(name: str, *, days: int = 21, seed: int = 1, broken: bool = Fals
         for drill in drills
         for phase, seconds in drill.pop("split").items()
     ]
+    publishes = [
+        {
+            "family": name,
+            "generation": save["generation"],
+            "incarnation": 1,
+            "step": save["step"],
+            "outcome": "committed",
+            "at": save["created_at"],
+        }
+        for save in saves
+    ]
+    lost = saves[0]["created_at"] - timedelta(days=2, hours=1)
+    publishes.append({**publishes[0], "generation": generation(10**9), "outcome": "failed", "at": lost})
     newest, proven = saves[0]["generation"], restores[1 if broken else 0]["generation"]
     return {
         "saves": saves,
+        "publishes": publishes,
         "verifications": [
             _record(name, save["generation"], save["created_at"] + timedelta(seconds=9), 7.5) for save in saves
         ],

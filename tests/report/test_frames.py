@@ -84,7 +84,7 @@ def test_frames_hold_what_the_ledger_holds(root: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
     frames, _ = ledger_of(url, root)
     with open_ledger(url) as ledger, ledger.reading() as moment:
-        for name in ("saves", "verifications", "restores", "drills", "phases", "checks"):
+        for name in ("saves", "publishes", "verifications", "restores", "drills", "phases", "checks"):
             told = getattr(queries, name)(moment).mappings()
             frame = getattr(frames, name)
             assert len(frame) == len(told) > 0

@@ -195,7 +195,7 @@ def test_creation_and_recovery_are_two_figures() -> None:
     """A family that saves well and never resumes must not look half healthy."""
     page = view_of(sample_report(family_rows("a"), family_rows("b", seed=2)))
     assert [plot.title for plot in page.plots] == ["Creation: publishes", "Recovery: restores and drills"]
-    assert page.plots[0].figure.startswith("168 committed")
+    assert page.plots[0].figure.startswith("168 committed, 2 not committed")
     family = page.families[0]
     assert (family.creation, family.recovery) == (
         "84 of 85 publishes committed",
@@ -207,7 +207,9 @@ def test_the_bars_of_a_plot_add_up_to_the_frames() -> None:
     """A number that falls between two bars is a number that the page lost."""
     report = sample_report(family_rows("a"), family_rows("b", seed=2, broken=True))
     creation, recovery = view_of(report).plots
+    assert creation.header == ("from", "committed", "not committed")
     assert sum(int(row[1]) for row in creation.rows) == len(report.frames.saves)
+    assert sum(int(row[2]) for row in creation.rows) == 2
     both = [*report.frames.restores["outcome"], *report.frames.drills["outcome"]]
     shown = {name: sum(int(row[place]) for row in recovery.rows) for place, name in enumerate(recovery.header) if place}
     assert shown == {"passed": both.count("pass"), "failed": 1, "inconclusive": both.count("inconclusive")}

@@ -110,6 +110,7 @@ def read_frames(ledger: Ledger, names: Sequence[str]) -> Frames:
     with ledger.reading() as moment:
         told = {
             "saves": queries.saves(moment, names=names),
+            "publishes": queries.publishes(moment, names=names),
             "verifications": queries.verifications(moment, names=names),
             "restores": queries.restores(moment, names=names),
             "drills": queries.drills(moment, names=names),

@@ -63,6 +63,15 @@ COLUMNS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "state": TEXT,
             "purpose": TEXT,
         },
+        "publishes": {
+            "family": TEXT,
+            "generation": TEXT,
+            "incarnation": COUNT,
+            "step": COUNT,
+            "outcome": TEXT,
+            "at": TIME,
+            "message": TEXT,
+        },
         "verifications": _RECORD,
         "restores": {**_RECORD, **_REPLICA},
         "drills": {**_RECORD, **_REPLICA, "rpo_loss_steps": MEASURED, "rto_seconds": MEASURED},
@@ -107,6 +116,7 @@ class Frames:
 
     Args:
         saves: One row a commit; state `candidate`, `fenced`, `barred` or `burned`.
+        publishes: One row a publish that began, with what became of it (`queries.PublishOutcome`).
         verifications: One row a record of tier 1, as the next two of tiers 2 and 3; `reasons` are joined by commas,
             `message`, `offender` and `hint` are of the first finding.
         restores: Tier 2.
@@ -119,6 +129,7 @@ class Frames:
     """
 
     saves: pandas.DataFrame
+    publishes: pandas.DataFrame
     verifications: pandas.DataFrame
     restores: pandas.DataFrame
     drills: pandas.DataFrame

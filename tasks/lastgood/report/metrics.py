@@ -3,7 +3,7 @@
 Decides the names of the metrics, which alarms rely on, and what each counts. Pure in the report, but for the file.
 Rules: what was not measured has no sample, for zero would be a figure; a state is one metric with a sample for every
 value it may have, so that an alarm on one never goes silent; a moment is exported as a moment, beside the age that the
-report knew, because the age of a file that nobody rewrites stands still; creation and recovery have metrics of their own.
+report knew, because the age of a file that nobody rewrites stands still; creation and recovery stay apart.
 Source: Prometheus' text format 0.0.4.
 """
 

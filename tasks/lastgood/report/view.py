@@ -44,6 +44,7 @@ MAXIMUM_PLOTTED_DAYS = 90
 
 Row = Mapping[str, Any]
 READY, COULD_NOT_TELL = "ready", "could not tell"
+COMMITTED, UNDER_WAY = "committed", "under_way"
 _PHASES = {
     phase.value: phase
     for phase in (
@@ -306,7 +307,7 @@ class _Rows:
         frames = report.frames
         self.report, self.anchors = report, anchors
         gates = {"verify": frames.verifications, "restore": frames.restores, "drill": frames.drills}
-        self.every: dict[str, pandas.DataFrame] = {**gates, "saves": frames.saves, "phases": frames.phases}
+        self.every: dict[str, pandas.DataFrame] = {**gates, "publishes": frames.publishes, "phases": frames.phases}
         self.states = {row["family"]: row for row in _records(frames.families)}
         self.indicators = {row["family"]: row for row in _records(report.indicators)}
         self.objectives = _by_family(report.objectives.sort_values("result", key=_missed_first, kind="stable"))
@@ -539,21 +540,21 @@ _OUTCOMES = ((Ink.PASS, "passed"), (Ink.FAIL, "failed"), (Ink.INCONCLUSIVE, "inc
 
 def _indicator_plots(frames: Mapping[str, pandas.DataFrame], now: datetime, key: str) -> tuple[Plot, ...]:
     """Creation and recovery over the same span of time, each for itself."""
-    saves = frames["saves"]
+    publishes = frames["publishes"][frames["publishes"]["outcome"] != UNDER_WAY]
     recoveries = pandas.concat([frames[gate][["outcome", "finished_at"]] for gate in ("restore", "drill")])
-    moments = pandas.concat([saves["created_at"], recoveries["finished_at"]]).dropna()
+    moments = pandas.concat([publishes["at"], recoveries["finished_at"]]).dropna()
     if moments.empty:
         return ()
     first = max(moments.min().to_pydatetime(), now - timedelta(days=MAXIMUM_PLOTTED_DAYS))
     edges = time_edges(min(first, now), now)
-    burned = saves["state"] == "burned"
-    creation = {Ink.ONE: saves.loc[~burned, "created_at"], Ink.FAIL: saves.loc[burned, "created_at"]}
+    committed = publishes["outcome"] == COMMITTED
+    creation = {Ink.ONE: publishes.loc[committed, "at"], Ink.FAIL: publishes.loc[~committed, "at"]}
     recovery = {ink: recoveries.loc[recoveries["outcome"] == str(ink), "finished_at"] for ink, _ in _OUTCOMES}
     return (
         _bars(
             edges,
             creation,
-            {Ink.ONE: "committed", Ink.FAIL: "abandoned"},
+            {Ink.ONE: "committed", Ink.FAIL: "not committed"},
             key=f"{key}-creation",
             title="Creation: publishes",
         ),
