@@ -33,9 +33,9 @@ from lastgood_prefect.replaying import (
     Turn,
     Turns,
     answer_of,
+    answer_state,
     choose_turns,
     replay,
-    state_of,
     until_judged,
 )
 from lastgood_prefect.settings import ConfiguredFamily
@@ -114,7 +114,7 @@ def drill_first(turns: Turns, aim: Aim) -> list[Replayed]:
 )
 def drill_replica(turn: Turn, aim: Aim) -> State[Replayed]:
     """Tier 3 of one family, on record; the state of the task is the verdict's."""
-    return state_of(replay(turn, Tier.DRILL, _drilling(turn, aim), limit=_limit))
+    return answer_state(replay(turn, Tier.DRILL, _drilling(turn, aim), limit=_limit))
 
 
 def _limit(replica: ReplicaSettings) -> timedelta:

@@ -131,8 +131,14 @@ class Worker:
     @property
     def signs(self) -> dict[int, int]:
         """Descriptor → the event by which it tells of the end; of a pipe without a reader the kernel tells unasked."""
-        outputs = {output: 0 for output in (1, 2) if _is_pipe(output)}
-        return {self._descriptor: select.POLLIN, **outputs}
+        return {self._descriptor: select.POLLIN, **dict.fromkeys(_piped_outputs(), 0)}
+
+    def silence(self) -> None:
+        """Write what nobody reads any more into nothing: Prefect's console answers a broken pipe by leaving the run."""
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for output in _piped_outputs():
+            os.dup2(nothing, output)
+        os.close(nothing)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -191,7 +197,8 @@ class Lifeline:
             ready = {descriptor for descriptor, _ in poll.poll(LOOK_SECONDS * 1000)}
             if self._done in ready:
                 return
-            if ready:
+            if ready and self._worker is not None:
+                self._worker.silence()
                 self._why = "the worker that started this run is gone"
                 break
             contact = self._server.look() if self._server is not None else Contact.HEARD
@@ -209,7 +216,7 @@ class Lifeline:
         """Give the work a moment to end, then end all of this process."""
         if select.select([self._done], [], [], GRACE_SECONDS)[0]:
             return
-        with contextlib.suppress(OSError):  # the pipe to a dead worker
+        with contextlib.suppress(OSError):  # nobody need read it
             os.write(2, f"lastgood: {self._why}, and the work does not end: ending this process\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -227,6 +234,11 @@ def lifeline(limit: timedelta) -> Iterator[Lifeline]:
         line.await_server()
     finally:
         line.close()
+
+
+def _piped_outputs() -> list[int]:
+    """Standard output and error, as far as they are pipes."""
+    return [output for output in (1, 2) if _is_pipe(output)]
 
 
 def _is_pipe(descriptor: int) -> bool:

@@ -40,13 +40,13 @@ __all__ = [
     "Turn",
     "Turns",
     "answer_of",
+    "answer_state",
     "choose_turns",
     "conclude",
     "replay",
     "replica_of",
     "run_name",
     "show",
-    "state_of",
     "until_judged",
 ]
 
@@ -175,7 +175,7 @@ def answer_of(turn: Turn, state: State[Any]) -> Replayed:
     return Replayed(turn=turn, error=StoreError(f"no verdict: {escape.line(state.message or str(state.name))}"))
 
 
-def state_of(answer: Replayed) -> State[Replayed]:
+def answer_state(answer: Replayed) -> State[Replayed]:
     """The state of a task that has this answer, which carries it."""
     return final_state(_verdicts([answer]), errors=_errors([answer]), data=answer)
 

@@ -26,9 +26,9 @@ from lastgood_prefect.replaying import (
     Turn,
     Turns,
     answer_of,
+    answer_state,
     choose_turns,
     replay,
-    state_of,
     until_judged,
 )
 
@@ -64,7 +64,7 @@ def restore_first(turns: Turns, steps: int | None, load_only: bool) -> list[Repl
 )
 def restore_generation(turn: Turn, steps: int | None = None, load_only: bool = False) -> State[Replayed]:
     """Tier 2 of one generation, on record; the state of the task is the verdict's."""
-    return state_of(replay(turn, Tier.RESTORE, _restoring(turn, steps, load_only), limit=_limit))
+    return answer_state(replay(turn, Tier.RESTORE, _restoring(turn, steps, load_only), limit=_limit))
 
 
 def _limit(replica: ReplicaSettings) -> timedelta:

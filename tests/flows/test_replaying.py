@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import prefect.runtime
 import pytest
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
@@ -23,6 +26,7 @@ from lastgood.drill import Fault, FaultKind, drill
 from lastgood.location import Location, locate
 from lastgood.records import Record, list_records
 from lastgood.verdict import Outcome, Tier
+from lastgood_prefect import progress
 from lastgood_prefect.headroom import NoHeadroom, headroom
 from lastgood_prefect.pools import HEADROOM
 from tests.flows.conftest import load_flow
@@ -88,7 +92,10 @@ def newest(location: Location, tier: Tier) -> Record:
 
 
 def shown_by(state: Any) -> dict[str, Any]:
-    run: UUID = state.state_details.flow_run_id
+    return shown_of(state.state_details.flow_run_id)
+
+
+def shown_of(run: UUID) -> dict[str, Any]:
     with get_client(sync_client=True) as client:
         found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
     return {str(artifact.key): artifact for artifact in found}
@@ -191,6 +198,26 @@ def test_a_fresh_drill_is_judged_without_a_record(
     assert "drill_not_recovered" in state.message
     assert "tier3-checks-drill" in shown_by(state)
     assert list_records(job.store, job.keys) == ()
+
+
+def test_progress_is_shown_without_keeping_the_work_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drill measures milliseconds, so another thread speaks to the server, and only of the newest state."""
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.05)
+
+    @flow
+    def working() -> list[float]:
+        seen = []
+        with progress.told_aside("told-aside", "Working") as told:
+            for percent in (10.0, 20.0, 30.0):
+                told(percent)
+            while not seen:
+                time.sleep(0.05)
+                seen = [found.data for found in shown_of(UUID(prefect.runtime.flow_run.id)).values()]
+        return seen
+
+    state = working(return_state=True)
+    assert state.result() == [30.0]
+    assert [(found.data, found.description) for found in shown_by(state).values()] == [(100.0, "Working")]
 
 
 @pytest.mark.parametrize(

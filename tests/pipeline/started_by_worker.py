@@ -41,6 +41,8 @@ def main() -> None:
             time.sleep(0.05)
     with lifeline(PATIENCE) as line:
         why = line.run(lambda cancel: work(cancel, directory, how))
+        # As Prefect's console does; into a pipe without a reader it would be the last thing that is done.
+        print("ended", flush=True)
         (directory / "ended").write_text(why)
 
 
