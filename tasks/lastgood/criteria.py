@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lastgood.checks import GENERATION_CHECKS
 from lastgood.verdict import Outcome, Rung, Verdict
 
 __all__ = ["CRITERION_OF", "CheckLine", "Criterion", "Evidence", "FamilyVerdict", "Held", "Standing", "judge_family"]
@@ -125,23 +126,7 @@ class FamilyVerdict:
 
 # Each group needs one check that passed. `sample_ids` of a source that cannot be peeked is answered by the live trace.
 _NEEDS: Mapping[Criterion, tuple[tuple[str, ...], ...]] = {
-    Criterion.ARTIFACTS_VERIFY: tuple(
-        (name,)
-        for name in (
-            "commit",
-            "manifest",
-            "identity",
-            "ranks",
-            "components",
-            "purpose",
-            "completeness",
-            "sizes",
-            "unexpected_files",
-            "chain",
-            "standing",
-            "digests",
-        )
-    ),
+    Criterion.ARTIFACTS_VERIFY: tuple((name,) for name in GENERATION_CHECKS),
     Criterion.STRICT_LOAD: (("generation_discovered",), ("strict_load",)),
     Criterion.NEXT_DATA: (("sample_ids", "control_sample_ids"),),
     Criterion.COUNTERS: (("completed_step",), ("optimizer_steps",), ("learning_rate_before_step",)),

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from lastgood.checks import DRILL_CHECKS
 from lastgood.config import Objectives
 from lastgood.drill import Fault, FaultKind
 from lastgood.drill.faults import Shot
-from lastgood.drill.judgement import REQUIRED, Observed, judge_drill, loss_steps
+from lastgood.drill.judgement import Observed, judge_drill, loss_steps
 from lastgood.drill.timeline import DrillPhase, PhaseTime, Recovery
 from lastgood.drill.watch import Life
 from lastgood.identity import GenerationId
@@ -62,7 +63,7 @@ def test_a_good_drill_passes_every_check() -> None:
     verdict = judge_drill(GOOD, OBJECTIVES)
     assert verdict.outcome is Outcome.PASS
     assert verdict.tier is Tier.DRILL
-    assert tuple(check.name for check in verdict.checks) == REQUIRED
+    assert tuple(check.name for check in verdict.checks) == DRILL_CHECKS
     assert (verdict.findings, verdict.notes) == ((), ())
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lastgood.checks import GENERATION_CHECKS
 from lastgood.digest import Algorithm, Digest, HashRequest
 from lastgood.errors import StoreTransientError, UsageError
 from lastgood.identity import GenerationId
@@ -23,21 +24,6 @@ from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_life
 from lastgood.testing.damage import CATALOGUE, Scene
 from lastgood.verdict import Check, Outcome, Rung, Verdict
 from lastgood.verify import Depth, inspector, render_verdict, verify_generation
-
-EVERY_CHECK = (
-    "commit",
-    "manifest",
-    "identity",
-    "ranks",
-    "components",
-    "purpose",
-    "completeness",
-    "sizes",
-    "unexpected_files",
-    "digests",
-    "chain",
-    "standing",
-)
 
 
 def check(verdict: Verdict, name: str) -> Check:
@@ -108,7 +94,7 @@ def test_a_healthy_generation_passes_every_check(tmp_path: Path, recipe: Recipe)
     built = build_family(tmp_path, "llm-7b", steps=(12, 24), recipe=recipe)
     verdict = verify_generation(built.store, built.keys, built.newest)
     assert verdict.findings == ()
-    assert [(c.name, c.outcome) for c in verdict.checks] == [(name, Outcome.PASS) for name in EVERY_CHECK]
+    assert [(c.name, c.outcome) for c in verdict.checks] == [(name, Outcome.PASS) for name in GENERATION_CHECKS]
     assert (verdict.outcome, verdict.rung) == (Outcome.PASS, Rung.FULL)
     assert {note.reason for note in verdict.notes} <= {NoteReason.COMPONENT_ABSENT_ON_PURPOSE}
     steps = choose(built.keys)
@@ -318,7 +304,7 @@ def test_a_name_that_is_no_text_is_refused_and_can_be_recorded(healthy: BuiltFam
         (Reason.UNEXPECTED_FILE, "model/\\xff.bin"),
         (Reason.UNEXPECTED_FILE, "new\nline"),
     }
-    assert len(render_verdict(verdict).splitlines()) == 1 + len(EVERY_CHECK) + 3
+    assert len(render_verdict(verdict).splitlines()) == 1 + len(GENERATION_CHECKS) + 3
     assert keep_verdict(healthy.store, healthy.keys, verdict, generation=healthy.newest).is_new
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from lastgood.checks import DRILL_CHECKS
 from lastgood.config import Objectives
 from lastgood.drill.faults import Fault, Shot
 from lastgood.drill.timeline import Recovery
@@ -20,18 +21,8 @@ from lastgood.identity import GenerationId
 from lastgood.replica.processes import ProcessIdentity
 from lastgood.verdict import Check, CheckState, Finding, Note, NoteReason, Reason, Rung, Tier, Verdict, judge
 
-__all__ = ["REQUIRED", "Observed", "judge_drill", "loss_steps", "resumed_generation"]
+__all__ = ["Observed", "judge_drill", "loss_steps", "resumed_generation"]
 
-REQUIRED: Final = (
-    "fault_fired",
-    "recovered",
-    "resumed_newest",
-    "rpo",
-    "rto",
-    "phases_accounted",
-    "save_after_resume",
-    "no_orphans",
-)
 MAXIMUM_UNACCOUNTED_RATIO: Final = 0.02
 
 
@@ -98,7 +89,7 @@ def judge_drill(observed: Observed, objectives: Objectives, *, checks: Iterable[
             _no_orphans(observed),
         ),
         notes=_notes(observed),
-        required=REQUIRED,
+        required=DRILL_CHECKS,
     )
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lastgood import documents
+from lastgood.checks import GENERATION_CHECKS
 from lastgood.digest import HashRequest
 from lastgood.digest.engine import default_jobs
 from lastgood.errors import StoreError, UsageError
@@ -43,18 +44,7 @@ HELD = "held"
 COPIES = 2
 """The copy that is loaded, and the generation that the replica saves after it."""
 
-VERIFIED = (
-    "commit",
-    "manifest",
-    "identity",
-    "ranks",
-    "components",
-    "purpose",
-    "completeness",
-    "sizes",
-    "unexpected_files",
-    "digests",
-)
+VERIFIED = tuple(name for name in GENERATION_CHECKS if name not in ("chain", "standing"))
 """The checks of tier 1 that are about this generation alone; its place in the family is tier 1's own business."""
 
 
