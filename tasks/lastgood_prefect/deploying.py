@@ -35,7 +35,7 @@ from lastgood_prefect.pools import HEADROOM, POOLS, Pool, PoolType, job_template
 from lastgood_prefect.project import DEPLOYMENTS, project_directory
 from lastgood_prefect.server import connected
 
-__all__ = ["Change", "Deployed", "deploy", "ensure_infrastructure", "read_deployments"]
+__all__ = ["Change", "Deployed", "Wish", "deploy", "ensure_infrastructure", "read_deployments"]
 
 DEPLOY_SECONDS: Final = 300
 DEFAULT_HEADROOM: Final = 1
