@@ -101,13 +101,14 @@ class Patience:
     """How long to wait before asking again.
 
     Args:
-        pending: For a run that a worker took and that does not begin: the worker died.
+        pending: For a run that a worker took and that does not begin: the worker died. A cluster may well need minutes
+            to bring up a machine and an image.
         running: For a run that goes on and judges nothing more: its machine died.
         rest: After a run that ended and left a generation due; doubled each time.
         longest_rest: Where the doubling ends.
     """
 
-    pending: timedelta = timedelta(minutes=2)
+    pending: timedelta = timedelta(minutes=15)
     running: timedelta = timedelta(minutes=15)
     rest: timedelta = timedelta(seconds=2)
     longest_rest: timedelta = timedelta(minutes=10)

@@ -16,7 +16,6 @@ from lastgood.location import locate
 __all__ = ["watch_command"]
 
 COULD_NOT_TELL = 2
-LONGEST_START_SECONDS = 120.0
 
 
 @click.command("watch", short_help="Ask for a save-gate run whenever a generation is committed.")
@@ -41,7 +40,7 @@ LONGEST_START_SECONDS = 120.0
     type=click.FloatRange(min=1.0),
     default=900.0,
     show_default=True,
-    help="How long a run may judge nothing before another is asked for; one that never begins gets 2 minutes.",
+    help="How long a run that was begun, or taken by a worker, may judge nothing before another is asked for.",
 )
 @config_option
 def watch_command(
@@ -75,13 +74,14 @@ def watch_command(
     if not families:
         raise UsageError("no family configured", hint="add [families.NAME] with a root to lastgood.toml")
     _log_to_stderr()
+    patience = timedelta(seconds=patience_seconds)
     watcher = Watcher(
         families,
         PrefectGateRuns(),
         announce=lambda family, generation: events.generation_committed(
             family.name, generation, uri=family.location.generation_uri(generation)
         ),
-        patience=Patience(pending=timedelta(seconds=patience_seconds / 7), running=timedelta(seconds=patience_seconds)),
+        patience=Patience(pending=patience, running=patience),
         cadence=Cadence(poll=timedelta(seconds=poll_seconds), listing=timedelta(seconds=listing_seconds)),
     )
     if once:

@@ -195,6 +195,7 @@ class _Watched:
         self._clock = clock
         self._next_listing = self._next_recheck = 0.0
         self._trouble: str | None = None
+        self._unannounced: set[GenerationId] = set()
 
     def list_storage(self, *, hinted: bool, moved: bool) -> bool:
         """Bring the backlog up to date if there is a reason to; False if storage could not tell."""
@@ -214,8 +215,7 @@ class _Watched:
         finally:
             self._next_recheck = self._clock() + RECHECK_SHARE * (self._clock() - begin)
         self._say_trouble(None)
-        for generation in sorted(new):
-            self._announce(self._configured, generation)
+        self._unannounced |= new
         if before and not self._backlog.due:
             _log.info("%s: all judged", self.name)
         return True
@@ -226,6 +226,14 @@ class _Watched:
         Raises:
             Unanswered: See `FamilyRequests.follow`.
         """
+        followed = self._follow()
+        # Said once the server has answered: nobody hears it before.
+        for generation in sorted(self._unannounced):
+            self._announce(self._configured, generation)
+        self._unannounced.clear()
+        return followed
+
+    def _follow(self) -> bool:
         due = self._backlog.due
         if not due and self._requests.run is None:
             return True
