@@ -62,7 +62,7 @@ def record(text: str, *, findings: int = 1, checks: int = 1, step: int = 12) -> 
 def test_hostile_names_are_neither_laid_out_nor_obeyed() -> None:
     """Run, tensor and file names are a stranger's; rendered, the page holds our own elements and no other."""
     text = verdicts_markdown(
-        [record(HOSTILE)], where={f"00000001-{12:016d} 1": f"/root/{HOSTILE}"}, page="http://page/"
+        [record(HOSTILE)], where={f"00000001-{12:016d} 1": f"/store/{HOSTILE}"}, page="http://page/"
     )
     assert "\u202e" not in text
     assert "\x1b" not in text
@@ -77,8 +77,8 @@ def test_hostile_names_are_neither_laid_out_nor_obeyed() -> None:
 
 def test_a_verdict_tells_reason_hint_offender_and_place() -> None:
     """Whoever opens the page at night must not have to open anything else."""
-    text = verdicts_markdown([record("disk")], where={f"00000001-{12:016d} 1": "/root/record.json"})
-    for said in ("FAIL", "shard\\_missing", "offender: disk0", "hint:", "Record: /root/record.json", "0.500 s"):
+    text = verdicts_markdown([record("disk")], where={f"00000001-{12:016d} 1": "/store/record.json"})
+    for said in ("FAIL", "shard\\_missing", "offender: disk0", "hint:", "Record: /store/record.json", "0.500 s"):
         assert said in text
 
 
