@@ -71,7 +71,8 @@ def unfinished_rows(store: Store, keys: FamilyKeys, begun: Begun, survey: Survey
     newest = max(of_newest_life, default=None)
     rows = []
     for generation in open_ones:
-        ending, message = _told(store, keys, begun.stagings.get(generation, ()))
+        stagings = begun.stagings.get(generation, ())
+        ending, message = _told(store, keys, stagings)
         if ending is None:
             ending = Ending.UNDER_WAY if generation == newest else Ending.ABANDONED
         rows.append(
@@ -80,7 +81,7 @@ def unfinished_rows(store: Store, keys: FamilyKeys, begun: Begun, survey: Survey
                 "incarnation": generation.incarnation,
                 "step": generation.step,
                 "outcome": ending.value,
-                "at": _created(store, keys, generation) if generation in begun.manifests else None,
+                "at": _seen(store, keys, generation, stagings),
                 "message": storable(message),
             }
         )
@@ -106,13 +107,17 @@ def _told(store: Store, keys: FamilyKeys, stagings: tuple[str, ...]) -> tuple[En
     return None, None
 
 
-def _created(store: Store, keys: FamilyKeys, generation: GenerationId) -> datetime | None:
+def _seen(store: Store, keys: FamilyKeys, generation: GenerationId, stagings: tuple[str, ...]) -> datetime | None:
+    """When the publish was last heard of: its manifest says so, else what changed in its staging."""
     key = keys.manifest(generation)
     try:
         data = read_document(store, key, limit_bytes=MAXIMUM_MANIFEST_BYTES)
-        return moment(parse_manifest(data, key).created_at, key) if data is not None else None
+        if data is not None:
+            return moment(parse_manifest(data, key).created_at, key)
     except FormatError:
-        return None
+        pass  # what it left still has a time
+    changes = (store.last_changed(f"{keys.staging}/{staging}") for staging in stagings)
+    return max((change for change in changes if change is not None), default=None)
 
 
 def _parsed(text: str) -> GenerationId | None:

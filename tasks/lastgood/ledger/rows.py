@@ -16,7 +16,7 @@ from lastgood.errors import FormatError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import Manifest
 from lastgood.records import Record
-from lastgood.verdict import Outcome, Verdict
+from lastgood.verdict import Finding, Outcome, Verdict
 
 __all__ = [
     "MAXIMUM_FINDINGS",
@@ -48,24 +48,24 @@ class RecordRows:
     phases: tuple[Row, ...]
 
 
-def record_rows(record: Record, family: str, key: str) -> RecordRows:
+def record_rows(record: Record, keys: FamilyKeys, key: str) -> RecordRows:
     """The rows of one record.
 
     Args:
         record: As it was read.
-        family: Whose evidence it must be.
+        keys: Of the family whose evidence it must be.
         key: Its key below the family's records.
 
     Raises:
         FormatError: It belongs elsewhere, or holds what no database could.
     """
-    keys, name = FamilyKeys(family), record.name
-    where = f"{keys.records}/{key}"
-    if record.family != family or name.key(keys) != where:
-        said = name.key(keys) if record.family == family else f"family {record.family}"
+    where, name = f"{keys.records}/{key}", record.name
+    if record.family != keys.family or name.key(keys) != where:
+        said = name.key(keys) if record.family == keys.family else f"family {record.family}"
         raise FormatError(f"record of another key: {where}: says {said}", where=where)
     verdict, took = record.verdict, record.measurements
-    message, offender = _explain(verdict)
+    found = [(check.name, finding) for check in verdict.checks if check.findings for finding in check.findings]
+    message, offender = (found[0][1].message, found[0][1].offender) if found else _explain(verdict)
     row = {
         "key": key,
         "generation": record.generation,
@@ -88,13 +88,13 @@ def record_rows(record: Record, family: str, key: str) -> RecordRows:
         "first_step_seconds": took.first_step_seconds,
         "rpo_loss_steps": took.rpo_loss_steps,
         "rto_seconds": took.rto_seconds,
-        "reasons": ",".join(dict.fromkeys(finding.reason for finding in verdict.findings)),
+        "reasons": ",".join(dict.fromkeys(finding.reason for _, finding in found)),
         "message": storable(message),
         "offender": storable(offender),
     }
     return RecordRows(
         record=row,
-        findings=tuple(_finding_rows(verdict)),
+        findings=tuple(_finding_rows(found[:MAXIMUM_FINDINGS])),
         phases=tuple(
             {"position": position, "phase": storable(phase), "seconds": seconds}
             for position, (phase, seconds) in enumerate(sorted(took.phases.items()))
@@ -103,10 +103,7 @@ def record_rows(record: Record, family: str, key: str) -> RecordRows:
 
 
 def _explain(verdict: Verdict) -> tuple[str | None, str | None]:
-    """Why it is no pass: the first finding, or the first check that did not hold."""
-    for check in verdict.checks:
-        if check.findings:
-            return check.findings[0].message, check.findings[0].offender
+    """Why it is no pass, though nothing was found: the first check that did not hold."""
     if verdict.outcome is Outcome.PASS:
         return None, None
     held = {check.name for check in verdict.checks if check.outcome is Outcome.PASS}
@@ -118,9 +115,8 @@ def _explain(verdict: Verdict) -> tuple[str | None, str | None]:
     return "no check answered", missing[0] if missing else None
 
 
-def _finding_rows(verdict: Verdict) -> Iterable[Row]:
-    named = ((check.name, finding) for check in verdict.checks for finding in check.findings)
-    for position, (check, finding) in zip(range(MAXIMUM_FINDINGS), named, strict=False):
+def _finding_rows(found: Iterable[tuple[str, Finding]]) -> Iterable[Row]:
+    for position, (check, finding) in enumerate(found):
         yield {
             "position": position,
             "check_name": storable(check),
