@@ -42,7 +42,7 @@ from lastgood_prefect.pools import POOLS, PoolType, job_template, pool_of
 __all__ = ["Stack", "StackProcess"]
 
 HOST: Final = "127.0.0.1"
-START_TIMEOUT: Final = timedelta(minutes=4)
+START_TIMEOUT: Final = timedelta(minutes=6)
 """A first start migrates an empty database: 16 s on two idle cores, minutes on busy ones."""
 STOP_TIMEOUT: Final = timedelta(seconds=10)
 PORT_ATTEMPTS: Final = 3
