@@ -17,7 +17,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 from prefect.events.filters import EventFilter, EventIDFilter
 from prefect.logging import get_logger
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from lastgood.identity import GenerationId
 from lastgood.records import Kept, Record
@@ -45,6 +45,7 @@ EVIDENCE_STALE = "lastgood.evidence.stale"
 DRILL_FINISHED = "lastgood.drill.finished"
 
 MAXIMUM_REASONS = 20
+ANSWER_SECONDS = 5.0
 _NAMESPACE = uuid.UUID("6f1c2b52-5d0e-4b52-9a51-0c1f4a0d7f11")
 """Of the ids below; any constant would do, and none may change."""
 
@@ -186,5 +187,9 @@ def _emit(
 
 
 def _was_said(event: uuid.UUID) -> bool:
-    with get_client(sync_client=True) as client:
+    with (
+        # One question, one answer: the client would otherwise wait for a silent server, many times over.
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+        get_client(httpx_settings={"timeout": ANSWER_SECONDS}, sync_client=True) as client,
+    ):
         return bool(client.read_events(EventFilter(id=EventIDFilter(id=[event])), limit=1).events)
