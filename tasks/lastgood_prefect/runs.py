@@ -8,8 +8,9 @@ another with settings of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Final, Self
 from uuid import UUID
 
 import httpx
@@ -39,7 +40,7 @@ _STATES: Final = {
 
 
 class PrefectGateRuns:
-    """Asks the configured server for runs of one deployment. Not shared between threads.
+    """Asks the configured server for runs of one deployment. A context; not shared between threads.
 
     Args:
         deployment: `<flow>/<deployment>`, whose flow takes a family's name and drains it.
@@ -55,54 +56,74 @@ class PrefectGateRuns:
             )
         self._deployment = deployment
         self._id: UUID | None = None
+        self._held = ExitStack()
+        self._client: SyncPrefectClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._disconnect()
 
     def ask(self, key: str, family: str) -> GateRun:
-        with self._client() as client:
+        with self._answered() as client:
             if self._id is None:
                 self._id = client.read_deployment_by_name(self._deployment).id
             try:
                 run = client.create_flow_run_from_deployment(
                     self._id, parameters={"family": family}, idempotency_key=key, tags=[f"family:{family}"]
                 )
-            except ObjectNotFound:
-                self._id = None  # deleted and perhaps made again; the next request looks it up
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code == httpx.codes.NOT_FOUND:
+                    self._id = None  # deleted and perhaps made again; the next request looks it up
                 raise
         return _described(run)
 
     def read(self, run: str) -> GateRun | None:
-        with self._client() as client:
+        with self._answered() as client:
             try:
                 return _described(client.read_flow_run(UUID(run)))
             except ObjectNotFound:
                 return None
 
     def bury(self, run: str, message: str) -> None:
-        with self._client() as client:
+        with self._answered() as client:
             try:
                 client.set_flow_run_state(UUID(run), Crashed(message=message), force=True)
             except ObjectNotFound:
                 return
 
     @contextmanager
-    def _client(self) -> Iterator[SyncPrefectClient]:
-        """One client an exchange: requests are rare, and a connection that outlived its server helps nobody."""
+    def _answered(self) -> Iterator[SyncPrefectClient]:
+        """A client whose every failure is an `Unanswered`, after which the next exchange gets another one."""
         try:
-            with (
-                # The client would sleep between retries of its own for longer than we may stand still.
-                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
-                get_client(httpx_settings={"timeout": httpx.Timeout(ANSWER_SECONDS)}, sync_client=True) as client,
-            ):
-                yield client
+            yield self._connect()
         except ObjectNotFound:
             raise Unanswered(
                 f"no deployment {self._deployment} on {PREFECT_API_URL.value()}", hint="`lastgood deploy` creates it"
             ) from None
         except (httpx.HTTPError, OSError, ValueError) as error:
+            self._disconnect()
             if isinstance(error, httpx.HTTPStatusError):
                 said = f"{error.response.status_code} {error.response.reason_phrase}"
             else:
                 said = (str(error) or type(error).__name__).splitlines()[0]
             raise Unanswered(f"no answer from {PREFECT_API_URL.value()}: {said}") from error
+
+    def _connect(self) -> SyncPrefectClient:
+        # Kept from one exchange to the next: making one takes longer than the exchange.
+        if self._client is None:
+            # The client would sleep between retries of its own for longer than we may stand still.
+            self._held.enter_context(temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}))
+            timeout = {"timeout": httpx.Timeout(ANSWER_SECONDS)}
+            self._client = self._held.enter_context(get_client(httpx_settings=timeout, sync_client=True))
+        return self._client
+
+    def _disconnect(self) -> None:
+        self._client = None
+        self._held.close()
 
 
 def _described(run: FlowRun) -> GateRun:

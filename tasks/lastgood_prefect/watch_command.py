@@ -75,21 +75,22 @@ def watch_command(
         raise UsageError("no family configured", hint="add [families.NAME] with a root to lastgood.toml")
     _log_to_stderr()
     patience = timedelta(seconds=patience_seconds)
-    watcher = Watcher(
-        families,
-        PrefectGateRuns(),
-        announce=lambda family, generation: events.generation_committed(
-            family.name, generation, uri=family.location.generation_uri(generation)
-        ),
-        patience=Patience(pending=patience, running=patience),
-        cadence=Cadence(poll=timedelta(seconds=poll_seconds), listing=timedelta(seconds=listing_seconds)),
-    )
-    if once:
-        return 0 if watcher.once() else COULD_NOT_TELL
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    watcher.run(stop)
+    with PrefectGateRuns() as runs:
+        watcher = Watcher(
+            families,
+            runs,
+            announce=lambda family, generation: events.generation_committed(
+                family.name, generation, uri=family.location.generation_uri(generation)
+            ),
+            patience=Patience(pending=patience, running=patience),
+            cadence=Cadence(poll=timedelta(seconds=poll_seconds), listing=timedelta(seconds=listing_seconds)),
+        )
+        if once:
+            return 0 if watcher.once() else COULD_NOT_TELL
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        watcher.run(stop)
     return 0
 
 

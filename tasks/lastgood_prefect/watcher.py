@@ -33,7 +33,7 @@ from lastgood_prefect.settings import ConfiguredFamily
 
 __all__ = ["Backlog", "Cadence", "Watcher"]
 
-LONGEST_SILENCE_SECONDS: Final = 30.0
+LONGEST_SILENCE_SECONDS: Final = 10.0
 """Where the pauses between two requests to a silent server stop growing."""
 RECHECK_SHARE: Final = 20
 """Asking again about what is due takes at most one part in this many of the watcher's time."""
