@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from lastgood import documents
+from lastgood.checks import DRILL_CHECKS, GENERATION_CHECKS, RESTORE_CHECKS
 from lastgood.digest import Algorithm, hash_bytes
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import FORMAT_VERSION, Artifact, Component, Identity, Manifest, Receipt, manifest_digest
@@ -39,46 +40,10 @@ HOSTILE: Final = "<script>alert(1)</script>**b**[x](javascript:1)|`\x1b[31m\u202
 WORLD_SIZE = 2
 STEPS_BETWEEN_SAVES = 100
 
-_VERIFY = ("commit", "manifest", "identity", "ranks", "components", "purpose", "completeness", "sizes")
-_VERIFY_AFTER = ("unexpected_files", "digests", "chain", "standing")
-_RESTORE = (
-    "replica_ended",
-    "traces_written",
-    "generation_discovered",
-    "strict_load",
-    "model_tensors",
-    "optimizer_tensors",
-    "optimizer_steps",
-    "gradient_scaler",
-    "scheduler_position",
-    "learning_rate_before_step",
-    "rng_draws",
-    "sample_ids",
-    "data_position",
-    "completed_step",
-    "smoke_steps",
-    "accumulation_window",
-    "loss_finite",
-    "gradient_norm_finite",
-    "optimizer_advanced_once",
-    "control_sample_ids",
-    "control_loss",
-    "save_after_resume",
-)
-_DRILL = (
-    "fault_fired",
-    "recovered",
-    "resumed_newest",
-    "rpo",
-    "rto",
-    "phases_accounted",
-    "save_after_resume",
-    "no_orphans",
-)
 _CHECKS = {
-    Tier.MANIFEST: (*_VERIFY, *_VERIFY_AFTER),
-    Tier.RESTORE: (*_VERIFY, "digests", *_RESTORE),
-    Tier.DRILL: _DRILL,
+    Tier.MANIFEST: GENERATION_CHECKS,
+    Tier.RESTORE: (*(name for name in GENERATION_CHECKS if name not in ("chain", "standing")), *RESTORE_CHECKS),
+    Tier.DRILL: DRILL_CHECKS,
 }
 _FAILS = {
     Tier.MANIFEST: ("digests", Reason.DIGEST_MISMATCH, "digest mismatch"),
