@@ -65,7 +65,7 @@ def deploy_command(
         return 0
     say(table([(one.kind, one.name, one.change.value) for one in done], ("what", "name", "change")))
     for one in done:
-        if one.change is Change.KEPT:
+        if one.note:
             complain(f"{one.kind} {one.name}: {one.note}", None)
     counts = {change: sum(one.change is change for one in done) for change in Change}
     say(", ".join(f"{count} {change}" for change, count in counts.items() if count))

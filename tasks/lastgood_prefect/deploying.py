@@ -39,6 +39,10 @@ __all__ = ["Change", "Deployed", "Wish", "deploy", "ensure_infrastructure", "rea
 
 DEPLOY_SECONDS: Final = 300
 DEFAULT_HEADROOM: Final = 1
+FORGETFUL: Final = (
+    "this server keeps leases in memory, so slots that are taken when it restarts are never free again; give it "
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE (….lease_storage.filesystem, or prefect_redis.lease_storage)"
+)
 MAXIMUM_DEPLOYMENTS: Final = 200
 
 # What a server says of a deployment that is not what somebody asked for: ids of parts, times, health.
@@ -64,7 +68,7 @@ class Deployed:
         kind: `pool`, `queue`, `limit`, `deployment` or `automation`.
         name: Its name.
         change: What was done to it.
-        note: Why it was kept, or how it differs from what is shipped.
+        note: Why it was kept, or what to know about it.
     """
 
     kind: str
@@ -226,17 +230,24 @@ def _ensure_queues(client: SyncPrefectClient) -> list[Deployed]:
 
 
 def _ensure_headroom(client: SyncPrefectClient, slots: int | None) -> Deployed:
+    note = FORGETFUL if _forgets_leases(client) else ""
     try:
         found = client.read_global_concurrency_limit_by_name(HEADROOM)
     except ObjectNotFound:
         client.create_global_concurrency_limit(
             GlobalConcurrencyLimitCreate(name=HEADROOM, limit=slots or DEFAULT_HEADROOM)
         )
-        return Deployed(kind="limit", name=HEADROOM, change=Change.CREATED)
+        return Deployed(kind="limit", name=HEADROOM, change=Change.CREATED, note=note)
     if slots is None or found.limit == slots:
-        return Deployed(kind="limit", name=HEADROOM, change=Change.UNCHANGED)
+        return Deployed(kind="limit", name=HEADROOM, change=Change.UNCHANGED, note=note)
     client.update_global_concurrency_limit(HEADROOM, GlobalConcurrencyLimitUpdate(limit=slots))
-    return Deployed(kind="limit", name=HEADROOM, change=Change.UPDATED)
+    return Deployed(kind="limit", name=HEADROOM, change=Change.UPDATED, note=note)
+
+
+def _forgets_leases(client: SyncPrefectClient) -> bool:
+    settings = client.request("GET", "/admin/settings").json()
+    storage = settings.get("server", {}).get("concurrency", {}).get("lease_storage", "")
+    return str(storage).endswith(".lease_storage.memory")
 
 
 def _run_prefect_deploy(environment: Mapping[str, str]) -> None:
