@@ -34,7 +34,7 @@ def up(directory: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
             program.kill()
 
 
-def wait_said(log: Path, pattern: str, program: subprocess.Popen[str], seconds: float = 240.0) -> re.Match[str]:
+def wait_said(log: Path, pattern: str, program: subprocess.Popen[str], seconds: float = 900.0) -> re.Match[str]:
     deadline = time.monotonic() + seconds
     while (found := re.search(pattern, log.read_text())) is None:
         assert program.poll() is None, log.read_text()
