@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -92,3 +93,17 @@ def test_a_junit_file_that_cannot_be_written_is_said_and_never_a_pass(call: Call
     assert told.out.count("PASS") == 2
     assert "JUnit file not written" in told.err
     assert "tier 1    pass" in call("status", uri).out
+
+
+def test_a_drill_writes_its_junit_file_too(call: Call, tmp_path: Path) -> None:
+    """What a build asks of one gate it asks of all; a drill from nothing needs no checkpoint."""
+    job = Path(__file__).parents[1] / "drill" / "fake_job.py"
+    (tmp_path / "runs").mkdir()
+    config, file = tmp_path / "lastgood.toml", tmp_path / "drill.xml"
+    command = f'["{sys.executable}", "{job}"]'
+    config.write_text(f'[families.d]\nroot = "{tmp_path}/runs"\n[families.d.replica]\ncommand = {command}\n')
+    asked = ("drill", "d", "--fresh", "--kill", "rank", "--between-publishes", "--seed", "1", "--config", str(config))
+    told = call(*asked, "--junit", str(file), "--json")
+    root = ElementTree.parse(file).getroot()
+    assert (told.code, root.attrib["failures"], root.attrib["errors"]) == (0, "0", "0")
+    assert {case.attrib["name"] for case in root.iter("testcase")} >= {"recovered (full)", "no_orphans (full)"}
