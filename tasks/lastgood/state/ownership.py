@@ -6,11 +6,13 @@ called, only attributes that lie in dictionaries, slots and containers are follo
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -144,12 +146,21 @@ def holders(thing: object) -> Iterator[tuple[str, str]]:
             return
 
 
-_LIBRARY_PATHS = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-
-
 def is_library(module_name: str, training_packages: frozenset[str]) -> bool:
     """Whether a module is the standard library's or an installed package's that is not part of the training code."""
     if module_name == "__main__" or module_name.partition(".")[0] in training_packages:
         return False
     file = getattr(sys.modules.get(module_name), "__file__", None)
-    return file is None or str(file).startswith(_LIBRARY_PATHS)
+    return file is None or str(file).startswith(_library_paths(tuple(sys.path)))
+
+
+@functools.lru_cache(maxsize=8)
+def _library_paths(search_path: tuple[str, ...]) -> tuple[str, ...]:
+    """Where installers put packages: this interpreter's own places, and whatever else on the path holds their metadata.
+
+    An image's packages under a virtual environment that sees them, a user's site and `pip install --target` are none of
+    the interpreter's own places. An editable checkout keeps its metadata elsewhere, and so does a working directory.
+    """
+    own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    others = {entry for entry in search_path if entry and next(Path(entry).glob("*.dist-info"), None) is not None}
+    return tuple(f"{path.rstrip('/')}/" for path in own | others)
