@@ -123,8 +123,11 @@ class StackProcess:
     def launch(self) -> None:
         """Start the process without waiting for anything. A former one must have ended."""
         if self._current is not None:
-            # Orphans of a killed worker are runs that go on; they stay with their keeper until the stack ends.
+            # Orphans of a killed worker are runs that go on; they stay with their keeper until they or the stack end.
             self._former.append(self._current)
+        for former in [one for one in self._former if not one.descendants()]:
+            former.kill_tree()
+            self._former.remove(former)
         self.starts += 1
         self._begun = datetime.now(UTC)
         self._current = ReplicaProcess.start(self._command, self._environment, self._directory, self.log_path)
@@ -227,6 +230,7 @@ class Stack:
             UsageError: Another stack uses this home, or the port is taken.
             LastgoodError: Something did not become ready; the message says what it printed last.
         """
+        home = home.absolute()
         (home / "logs").mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as held:
             held.enter_context(_locked(home))
