@@ -7,7 +7,7 @@ every gate with a replica needs to `replaying`.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -24,14 +24,14 @@ from lastgood.records import Measurements
 from lastgood.restore.cancel import Cancel
 from lastgood.text import printable
 from lastgood.verdict import Outcome, Tier, Verdict
-from lastgood_prefect import artifacts, escape
-from lastgood_prefect.progress import share_of, told_aside
+from lastgood_prefect.progress import Told, share_of
 from lastgood_prefect.replaying import (
     COPY_ALLOWANCE,
     TASK_TIMEOUT,
     Replayed,
     Turn,
     Turns,
+    Work,
     answer_of,
     answer_state,
     choose_turns,
@@ -121,24 +121,22 @@ def _limit(replica: ReplicaSettings) -> timedelta:
     return COPY_ALLOWANCE + PARTS * timedelta(seconds=replica.drill_timeout_seconds)
 
 
-def _drilling(turn: Turn, aim: Aim) -> Callable[[ReplicaSettings, Cancel], tuple[Verdict, Measurements]]:
+def _drilling(turn: Turn, aim: Aim) -> Work:
     location = turn.family.location.of(turn.generation) if turn.generation else turn.family.location
-    key = artifacts.lawful_key("tier3-progress", turn.family.name)
     log = get_run_logger()
 
-    def work(replica: ReplicaSettings, cancel: Cancel) -> tuple[Verdict, Measurements]:
+    def work(replica: ReplicaSettings, cancel: Cancel, told: Told) -> tuple[Verdict, Measurements]:
         fault = random_fault(aim.seed, world_size=replica.world_size, kind=aim.kill, inside_publish=aim.inside_publish)
         log.info("fault: %s (seed %d)", fault, aim.seed)
-        with told_aside(key, f"Drilling {escape.markdown(turn.family.name)}: {escape.markdown(str(fault))}") as told:
-            result = drill(
-                location,
-                replica,
-                fault=fault,
-                objectives=turn.family.settings.objectives,
-                stage=lambda stage: told(REACHED_PERCENT[stage]),
-                progress=share_of(location, lambda share: told(REACHED_PERCENT[Stage.START] * share)),
-                cancel=cancel,
-            )
+        result = drill(
+            location,
+            replica,
+            fault=fault,
+            objectives=turn.family.settings.objectives,
+            stage=lambda stage: told(REACHED_PERCENT[stage]),
+            progress=share_of(location, lambda share: told(REACHED_PERCENT[Stage.START] * share)),
+            cancel=cancel,
+        )
         if result.verdict.outcome is not Outcome.PASS and result.log_tail:
             log.info("last lines of the replica:\n%s", printable(result.log_tail, keep_newlines=True))
         return result.verdict, result.measurements

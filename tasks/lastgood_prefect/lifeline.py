@@ -49,7 +49,7 @@ UNREACHABLE_SECONDS: Final = 4.0
 """After so long without a connection the server counts as gone: a restart takes longer, a lost packet does not."""
 SILENT_SECONDS: Final = 60.0
 """A server that takes connections may be busy; one that answers none of them for this long cannot cancel anything."""
-GRACE_SECONDS: Final = 2.5
+GRACE_SECONDS: Final = 3.0
 RETURN_SECONDS: Final = 120.0
 """How long a run whose server went away waits for it, to say what became of the work."""
 

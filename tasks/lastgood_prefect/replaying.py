@@ -30,6 +30,7 @@ from lastgood_prefect import artifacts, escape, events
 from lastgood_prefect.headroom import NoHeadroom, headroom
 from lastgood_prefect.lifeline import lifeline
 from lastgood_prefect.origin import current_origin
+from lastgood_prefect.progress import Told, told_aside
 from lastgood_prefect.settings import ConfiguredFamily, configured_families, configured_family, read_settings
 from lastgood_prefect.states import final_state
 
@@ -39,6 +40,7 @@ __all__ = [
     "Replayed",
     "Turn",
     "Turns",
+    "Work",
     "answer_of",
     "answer_state",
     "choose_turns",
@@ -55,6 +57,9 @@ COPY_ALLOWANCE: Final = timedelta(hours=6)
 TASK_TIMEOUT: Final = timedelta(hours=24)
 """A last resort: what is decided here about a limit leaves a verdict, Prefect's own timeout does not."""
 KEEP_DELAYS_SECONDS: Final = (1.0, 5.0, 20.0)
+Work = Callable[[ReplicaSettings, Cancel, Told], tuple[Verdict, Measurements]]
+"""Restores or drills: by these settings, for as long as it may, telling how much of it is done in percent."""
+
 CANCELLED: Final = "the flow run was cancelled, or its worker was stopped"
 
 
@@ -228,7 +233,7 @@ def replica_of(family: ConfiguredFamily) -> ReplicaSettings:
 def replay(
     turn: Turn,
     tier: Tier,
-    work: Callable[[ReplicaSettings, Cancel], tuple[Verdict, Measurements]],
+    work: Work,
     *,
     limit: Callable[[ReplicaSettings], timedelta],
 ) -> Replayed:
@@ -237,7 +242,7 @@ def replay(
     Args:
         turn: What is judged.
         tier: The gate.
-        work: Restores or drills.
+        work: Restores or drills it.
         limit: The longest that the work may take.
 
     Raises:
@@ -247,8 +252,11 @@ def replay(
     try:
         replica = replica_of(turn.family)
         record = _Record(turn, tier)
-        with headroom(replica.headroom), lifeline(limit(replica)) as line:
-            verdict, measurements = line.run(lambda cancel: work(replica, cancel))
+        key = artifacts.lawful_key(f"tier{int(tier)}-progress", turn.family.name)
+        title = f"Tier {int(tier)} of {escape.markdown(record.subject)}"
+        # From right to left at the end: the record is kept before anything that would speak to a server.
+        with headroom(replica.headroom), lifeline(limit(replica)) as line, told_aside(key, title) as told:
+            verdict, measurements = line.run(lambda cancel: work(replica, cancel, told))
             return record.keep(verdict, measurements)
     except NoHeadroom as error:
         assert record is not None, "room is asked for after that"

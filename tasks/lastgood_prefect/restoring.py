@@ -6,7 +6,6 @@ Decides which generation a sampled restore takes, and how far its progress has c
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 
 from prefect import State, task
@@ -17,14 +16,14 @@ from lastgood.records import Measurements
 from lastgood.restore import next_generation, restore
 from lastgood.restore.cancel import Cancel
 from lastgood.verdict import Tier, Verdict
-from lastgood_prefect import artifacts, escape
-from lastgood_prefect.progress import share_of, told_aside
+from lastgood_prefect.progress import Told, share_of
 from lastgood_prefect.replaying import (
     COPY_ALLOWANCE,
     TASK_TIMEOUT,
     Replayed,
     Turn,
     Turns,
+    Work,
     answer_of,
     answer_state,
     choose_turns,
@@ -71,17 +70,13 @@ def _limit(replica: ReplicaSettings) -> timedelta:
     return COPY_ALLOWANCE + timedelta(seconds=replica.restore_timeout_seconds)
 
 
-def _restoring(
-    turn: Turn, steps: int | None, load_only: bool
-) -> Callable[[ReplicaSettings, Cancel], tuple[Verdict, Measurements]]:
+def _restoring(turn: Turn, steps: int | None, load_only: bool) -> Work:
     assert turn.generation is not None, "a restore takes a generation"
     location = turn.family.location.of(turn.generation)
-    description = f"Restoring {escape.markdown(str(turn.generation))}"
 
-    def work(replica: ReplicaSettings, cancel: Cancel) -> tuple[Verdict, Measurements]:
-        with told_aside(artifacts.lawful_key("tier2-progress", turn.family.name), description) as told:
-            copied = share_of(location, lambda share: told(COPIED_PERCENT * share))
-            result = restore(location, replica, steps=steps, load_only=load_only, progress=copied, cancel=cancel)
+    def work(replica: ReplicaSettings, cancel: Cancel, told: Told) -> tuple[Verdict, Measurements]:
+        copied = share_of(location, lambda share: told(COPIED_PERCENT * share))
+        result = restore(location, replica, steps=steps, load_only=load_only, progress=copied, cancel=cancel)
         return result.verdict, result.measurements
 
     return work
