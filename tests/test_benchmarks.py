@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import bench_start, bench_training, bench_verify, peers, training
+from benchmarks import bench_report, bench_start, bench_training, bench_verify, peers, training
 from benchmarks.harness import Benchmark, PeerMissing, Row, Setting, collect, compare, in_turn, markdown, run_command
 from lastgood.digest import Algorithm
 
@@ -100,6 +100,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_verify, "SMALL_BYTES", 4096)
     monkeypatch.setattr(bench_verify, "GROWN_BYTES", 2**14)
     monkeypatch.setattr(bench_start, "LEAST_ROUNDS", 1)
+    monkeypatch.setattr(bench_report, "RECORDS_A_FAMILY", 22)
     monkeypatch.setattr(bench_training, "PUBLISHING_PAIRS", 1)
 
 
