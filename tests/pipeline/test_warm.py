@@ -68,6 +68,9 @@ class Worker:
     def close(self) -> None:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        if self.process.poll() is None:
+            for left in psutil.Process(self.process.pid).children():
+                left.kill()  # a run that its test did not end
         self.process.stdin.close()
         self.process.wait(60)
         self.process.stdout.close()
@@ -132,7 +135,6 @@ def test_a_forked_run_ends_with_whoever_stands_for_it(worker: Worker) -> None:
     waiting = wait_until(worker.waiting)
     started = worker.begin(PREFECT__FLOW_RUN_ID="00000000-0000-0000-0000-000000000000")
     (run,) = wait_until(waiting.children)
-    assert run.environ()["PREFECT__FLOW_RUN_ID"] != "", "the environment of the run is its own"
     started.kill()
     assert worker.end()[0] == -signal.SIGKILL
     wait_until(lambda: not run.is_running() or run.status() == psutil.STATUS_ZOMBIE)
@@ -171,7 +173,10 @@ def test_what_waits_ends_with_its_worker(worker: Worker) -> None:
 def test_another_environment_is_not_served_by_this_one(worker: Worker) -> None:
     """Prefect reads its settings once, when it is imported; a run with others must not get these."""
     waiting = wait_until(worker.waiting)
-    worker.begin(PREFECT__FLOW_RUN_ID="nonsense", PREFECT_LOGGING_LEVEL="CRITICAL")
-    status, said = worker.end()
-    assert (status, said) == (1, "")
-    assert waiting.is_running()
+    started = worker.begin(
+        PREFECT__FLOW_RUN_ID="00000000-0000-0000-0000-000000000000", PREFECT_LOGGING_LEVEL="CRITICAL"
+    )
+    wait_until(lambda: "prefect.engine" in started.cmdline())
+    assert waiting.children() == []
+    started.kill()
+    assert worker.end()[0] == -signal.SIGKILL
