@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import bench_report, bench_start, bench_training, bench_verify, peers, training
+from benchmarks import bench_latency, bench_report, bench_start, bench_training, bench_verify, peers, training
 from benchmarks.harness import Benchmark, PeerMissing, Row, Setting, collect, compare, in_turn, markdown, run_command
 from lastgood.digest import Algorithm
 
@@ -92,6 +92,9 @@ def test_a_small_difference_of_large_times_is_not_lost_in_their_scatter() -> Non
     assert cheap.is_met
 
 
+NEEDS_A_STACK = frozenset({"latency"})  # a server and a worker take half a minute to start
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes at which a benchmark shows that it works, and nothing about speed."""
@@ -99,6 +102,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_verify, "SMALL_FILES", 20)
     monkeypatch.setattr(bench_verify, "SMALL_BYTES", 4096)
     monkeypatch.setattr(bench_verify, "GROWN_BYTES", 2**14)
+    monkeypatch.setattr(bench_latency, "SAVES", 2)
     monkeypatch.setattr(bench_start, "LEAST_ROUNDS", 1)
     monkeypatch.setattr(bench_report, "RECORDS_A_FAMILY", 22)
     monkeypatch.setattr(bench_training, "PUBLISHING_PAIRS", 1)
@@ -128,7 +132,9 @@ def installed_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tiny", "in_this_process", "installed_peers")
-@pytest.mark.parametrize("name", collect())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in NEEDS_A_STACK else ()) for name in collect()]
+)
 def test_every_benchmark_runs_to_its_rows(name: str, tmp_path: Path) -> None:
     """A benchmark is run by hand, once in weeks; one that broke meanwhile would be found only then."""
     workspace = tmp_path / "workspace"
