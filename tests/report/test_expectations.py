@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
+from lastgood.criteria import Criterion
 from lastgood.report.expectations import EXPECTATIONS
 from lastgood.report.frames import Frames
 from lastgood.report.indicators import measure
@@ -185,6 +187,13 @@ def test_each_expectation_fails_alone(case: str, missed_by_case: Mapping[str, li
 def test_every_expectation_is_broken_by_some_case() -> None:
     """An expectation added without its own break would be believed without having been seen to fail."""
     assert {one.objective for one in EXPECTATIONS} == set(BREAKS.values())
+
+
+def test_every_objective_is_documented() -> None:
+    """Whoever is told that `gates_conclude` is missed must find out what that means."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    assert [name for one in EXPECTATIONS if f"`{(name := one.objective)}`" not in page] == []
+    assert [str(one) for one in Criterion if f"`{one}`" not in page] == []
 
 
 def test_an_empty_ledger_fails() -> None:
