@@ -161,7 +161,9 @@ def check_store(objects: Objects) -> str | None:
             if key.startswith(f"{GHOST}/{mark}/"):
                 return f"{key.removeprefix(f'{GHOST}/{mark}/')}: {what}"
     seen = see(objects)
+    # A burned slot may be noted as late as anybody likes: there is nothing behind it to resume.
     late = frozenset(map(GenerationId.parse, listed(objects, f"{GHOST}/late")))
+    late -= {generation for generation in late if seen.commits[generation].get("burned")}
     if late & seen.candidates:
         return f"{min(late & seen.candidates)}: committed after a takeover, and a candidate"
     return _check_offer(latest(objects), seen) or _check_decisions(seen)
