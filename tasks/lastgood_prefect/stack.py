@@ -39,7 +39,7 @@ from lastgood.replica.keeper import send_signal
 from lastgood.replica.processes import ReplicaProcess
 from lastgood_prefect.pools import POOLS, PoolType, job_template, pool_of
 
-__all__ = ["Stack", "StackProcess"]
+__all__ = ["LASTGOOD", "Stack", "StackProcess"]
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT: Final = timedelta(minutes=6)
@@ -47,6 +47,8 @@ START_TIMEOUT: Final = timedelta(minutes=6)
 STOP_TIMEOUT: Final = timedelta(seconds=10)
 PORT_ATTEMPTS: Final = 3
 PREFECT: Final = (sys.executable, "-m", "prefect")
+LASTGOOD: Final = (sys.executable, "-m", "lastgood")
+DEPLOY_TIMEOUT: Final = timedelta(minutes=6)
 NOTHING_INSTALLED: Final = ("--install-policy", "never")
 POLL_SECONDS: Final = 0.2
 REQUEST_SECONDS: Final = 30.0
@@ -285,6 +287,22 @@ class Stack:
         self._others.append(process)
         process.launch()
         return process
+
+    def deploy(self, *options: str) -> str:
+        """Set up pools, limits, deployments and automations by `lastgood deploy`; the last line that it says.
+
+        Raises:
+            LastgoodError: It did not succeed; its last words are in the message.
+        """
+        log = self.home / "logs" / "deploy.log"
+        with ReplicaProcess.start((*LASTGOOD, "deploy", *options), self.environ, self.home, log) as deploying:
+            status = deploying.wait(DEPLOY_TIMEOUT)
+            if status is None:
+                raise LastgoodError(f"`lastgood deploy` did not end within {DEPLOY_TIMEOUT.total_seconds():.0f} s")
+            said = deploying.log_tail(lines=20).strip()
+        if status != 0:
+            raise LastgoodError(f"`lastgood deploy` ended with {status}: {said}")
+        return said.rpartition("\n")[2]
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """One request to the server's API, past any proxy; the status and the parsed answer.

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from lastgood.cli.output import complain, say
 from lastgood.cli.settings import config_option
-from lastgood.errors import LastgoodError, UsageError
-
-if TYPE_CHECKING:
-    from lastgood_prefect.stack import Stack
+from lastgood.errors import UsageError
 
 __all__ = ["up_command"]
 
 DEFAULT_PORT: Final = 4200
 HOME: Final = "lastgood-stack"
 LOOK_SECONDS: Final = 1.0
-DEPLOY_SECONDS: Final = 600
-LASTGOOD: Final = (sys.executable, "-m", "lastgood")
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -57,7 +50,7 @@ def up_command(home: Path | None, port: int, headroom: int | None, config: Path 
     ends this command.
     """
     from lastgood.config import DEFAULT_FILE, read_configuration
-    from lastgood_prefect.stack import Stack
+    from lastgood_prefect.stack import LASTGOOD, Stack
     from lastgood_prefect.supervision import Supervision
 
     host = os.environ.get("PREFECT_SERVER_API_HOST", LOOPBACK[0])
@@ -75,7 +68,8 @@ def up_command(home: Path | None, port: int, headroom: int | None, config: Path 
     try:
         complain(f"starting server and workers in {home}", None)
         with Stack.start(home, environment={"LASTGOOD_CONFIG": str(path)}, port=port or None) as stack:
-            _deploy(stack, headroom)
+            wanted = () if headroom is None else ("--headroom", str(headroom))
+            complain(f"deployed: {stack.deploy(*wanted)}", None)
             stack.run("watcher", (*LASTGOOD, "watch"))
             say(f"server     {stack.ui_url}")
             say(f"API        export PREFECT_API_URL={stack.api_url}")
@@ -90,19 +84,3 @@ def up_command(home: Path | None, port: int, headroom: int | None, config: Path 
     except KeyboardInterrupt:
         complain("ended; nothing is left running", None)
         return 0
-
-
-def _deploy(stack: Stack, headroom: int | None) -> None:
-    wanted = () if headroom is None else ("--headroom", str(headroom))
-    done = subprocess.run(
-        (*LASTGOOD, "deploy", *wanted),
-        env=stack.environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEPLOY_SECONDS,
-    )
-    if done.returncode != 0:
-        raise LastgoodError(f"`lastgood deploy` ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
-    complain(f"deployed: {done.stdout.strip().splitlines()[-1]}", None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,13 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from lastgood.errors import LastgoodError
-from lastgood.replica.processes import ReplicaProcess
-from lastgood_prefect.stack import Stack
+from lastgood_prefect.stack import LASTGOOD, Stack
 
 __all__ = ["FlowRun", "Pipeline"]
 
-LASTGOOD: Final = (sys.executable, "-m", "lastgood")
-DEPLOY_TIMEOUT: Final = timedelta(minutes=5)
 RUN_TIMEOUT: Final = timedelta(minutes=4)
 LOOK_SECONDS: Final = 0.25
 _ENDED: Final = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
@@ -51,9 +47,8 @@ class FlowRun:
 class Pipeline:
     """A running stack on which everything is deployed, and the watcher beside it. Made by `start`."""
 
-    def __init__(self, stack: Stack, watcher: ReplicaProcess) -> None:
+    def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.watcher = watcher
 
     @classmethod
     @contextlib.contextmanager
@@ -68,10 +63,9 @@ class Pipeline:
             LastgoodError: Something did not start, with its last words.
         """
         with Stack.start(directory / "stack", environment={"LASTGOOD_CONFIG": str(configuration)}) as stack:
-            _deploy(stack, directory)
-            log = directory / "stack" / "logs" / "watcher.log"
-            with ReplicaProcess.start((*LASTGOOD, "watch"), stack.environ, directory, log) as watcher:
-                yield cls(stack, watcher)
+            stack.deploy()
+            stack.run("watcher", (*LASTGOOD, "watch"))
+            yield cls(stack)
 
     def ask(self, deployment: str, parameters: Mapping[str, object]) -> FlowRun:
         """Ask for a run of `<flow>/<deployment>`, as the page of a deployment does, and wait until it has ended.
@@ -114,14 +108,3 @@ class Pipeline:
         if status >= 300:
             raise LastgoodError(f"server refused {method} {path}: {status}: {json.dumps(answer)[:500]}")
         return answer
-
-
-def _deploy(stack: Stack, directory: Path) -> None:
-    log = directory / "stack" / "logs" / "deploy.log"
-    with ReplicaProcess.start((*LASTGOOD, "deploy"), stack.environ, directory, log) as deploy:
-        status = deploy.wait(DEPLOY_TIMEOUT)
-        if status != 0:
-            ended = (
-                f"ended with {status}" if status is not None else f"took over {DEPLOY_TIMEOUT.total_seconds():.0f} s"
-            )
-            raise LastgoodError(f"`lastgood deploy` {ended}: {deploy.log_tail()[-1500:]}")
