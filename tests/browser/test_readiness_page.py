@@ -12,7 +12,7 @@ from lastgood.ledger import open_ledger, queries
 from lastgood.report.building import update_ledger
 from lastgood.report.page import write_page
 from lastgood.report.report import Report
-from lastgood.report.writing import write_report
+from lastgood.report.writing import METRICS, write_report
 from lastgood.testing.evidence import Past, fabricate
 from tests.browser.conftest import Open
 from tests.report.sample import NOW, family_rows, sample_report
@@ -152,6 +152,7 @@ def test_the_numbers_on_the_page_are_the_ledger_s(visit: Open, tmp_path: Path) -
     configuration = read_configuration(config)
     update_ledger(configuration)
     written = write_report(configuration, now=NOW)
+    assert "lastgood_family_state" in (written.directory / METRICS).read_text(encoding="utf-8")
     seen = visit(shown_at(written.page), **WINDOWS["desktop"])
     assert seen.complaints == []
     with open_ledger(str(configuration.ledger.url)) as ledger, ledger.reading() as moment:
