@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import bench_latency, bench_report, bench_start, bench_training, bench_verify, peers, training
+from benchmarks import (
+    bench_latency,
+    bench_pipeline,
+    bench_report,
+    bench_start,
+    bench_training,
+    bench_verify,
+    peers,
+    training,
+)
 from benchmarks.harness import Benchmark, PeerMissing, Row, Setting, collect, compare, in_turn, markdown, run_command
 from lastgood.digest import Algorithm
 
@@ -92,7 +101,7 @@ def test_a_small_difference_of_large_times_is_not_lost_in_their_scatter() -> Non
     assert cheap.is_met
 
 
-NEEDS_A_STACK = frozenset({"latency"})  # a server and a worker take half a minute to start
+NEEDS_A_STACK = frozenset({"latency", "pipeline"})  # a server and a worker take half a minute to start
 
 
 @pytest.fixture
@@ -103,6 +112,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_verify, "SMALL_BYTES", 4096)
     monkeypatch.setattr(bench_verify, "GROWN_BYTES", 2**14)
     monkeypatch.setattr(bench_latency, "SAVES", 2)
+    monkeypatch.setattr(bench_pipeline, "ARTIFACTS", 20)
     monkeypatch.setattr(bench_start, "LEAST_ROUNDS", 1)
     monkeypatch.setattr(bench_report, "RECORDS_A_FAMILY", 22)
     monkeypatch.setattr(bench_training, "PUBLISHING_PAIRS", 1)
