@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route, sync_playwright
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 AT_HOME = frozenset({"file", "data", "blob", "about"})
@@ -76,7 +76,7 @@ def visit(chromium: Browser) -> Iterator[Open]:
             held.callback(context.close)
             visited = Visit(context.new_page())
             page = visited.page
-            page.on("console", lambda said: _complain(visited, said.type, said.text))
+            page.on("console", lambda said: _complain(visited, said))
             page.on("pageerror", lambda error: visited.complaints.append(f"exception: {error}"))
             page.on("request", lambda request: visited.requests.append(request.url))
             page.on("websocket", lambda socket: _ask(visited, socket.url))
@@ -90,9 +90,9 @@ def visit(chromium: Browser) -> Iterator[Open]:
         yield opened
 
 
-def _complain(visited: Visit, kind: str, text: str) -> None:
-    if kind in ("error", "warning"):
-        visited.complaints.append(f"{kind}: {text}")
+def _complain(visited: Visit, said: ConsoleMessage) -> None:
+    if said.type in ("error", "warning"):
+        visited.complaints.append(f"{said.type}: {said.text} ({said.location['url']})")
 
 
 def _ask(visited: Visit, url: str) -> bool:

@@ -89,6 +89,12 @@ def test_lines_limits_and_grids_are_drawn() -> None:
     assert 'class="stroke-limit"' not in dots(limit=None)
 
 
+def test_a_limit_that_is_far_off_does_not_flatten_what_was_measured() -> None:
+    """A recovery of one second under a limit of an hour must still show where the second went."""
+    assert 'class="stroke-limit"' not in dots(limit=3600.0)
+    assert dots(limit=3600.0) == dots(limit=None)
+
+
 def test_a_plot_holds_no_more_than_can_be_seen() -> None:
     """A family with a year of nightly restores must not make the page unreadable, nor slow."""
     assert dots(MAXIMUM_POINTS * 3).count("<use ") <= MAXIMUM_POINTS + 20

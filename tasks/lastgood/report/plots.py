@@ -47,6 +47,8 @@ MAXIMUM_BARS = 30
 MAXIMUM_POINTS = 100
 MAXIMUM_STACKS = 12
 MAXIMUM_DATES = 6
+FARTHEST_LIMIT = 4
+"""A limit farther off than so many times what was measured would leave nothing of that to see; the text says it."""
 WIDTH, HEIGHT, POINTS_AN_INCH = 340, 150, 72
 """As wide as a phone, so that the text of a plot can be read on one; a wide screen sets plots side by side."""
 LEFT, RIGHT, TOP, BOTTOM = 44, 20, 8, 22
@@ -165,14 +167,15 @@ def draw_points(
         description: As of `draw_bars`.
     """
     with _axes(HEIGHT) as (figure, axes):
-        highest = limit or 0.0
+        highest = 0.0
         for marker, (ink, points) in zip(_MARKERS, series.items(), strict=False):
             shown = sorted(points, key=lambda point: point.at)[-MAXIMUM_POINTS:]
             moments, values = [float(date2num(point.at)) for point in shown], [point.value for point in shown]
             axes.plot(moments, values, color=_COLOUR[ink], linewidth=1, marker=marker, markersize=4)
             highest = max([highest, *values])
-        if limit is not None:
+        if limit is not None and limit <= FARTHEST_LIMIT * highest:
             axes.axhline(limit, color=_COLOUR[Ink.LIMIT], linewidth=1, dashes=(4, 3))
+            highest = max(limit, highest)
         axes.set_xlim(float(date2num(edges[0])), float(date2num(edges[-1])))
         axes.set_ylim(0, (highest or 1) * 1.08)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
@@ -206,13 +209,14 @@ def draw_stacks(
             for ink, seconds in parts.items():
                 axes.barh(place, seconds, 0.68, left, color=_COLOUR[ink])
                 left += seconds
-        if limit is not None:
+        longest = max((sum(parts.values()) for _, parts in shown), default=0.0)
+        if limit is not None and limit <= FARTHEST_LIMIT * longest:
             axes.axvline(limit, color=_COLOUR[Ink.LIMIT], linewidth=1, dashes=(4, 3))
+            longest = max(limit, longest)
         axes.set_yticks(range(len(shown)), [label for label, _ in shown])
         axes.set_ylim(max(len(shown), 2) - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        longest = max((sum(parts.values()) for _, parts in shown), default=1.0)
-        axes.set_xlim(0, max(longest, limit or 0.0, 1e-9) * 1.04)
+        axes.set_xlim(0, (longest or 1.0) * 1.04)
         return _svg(figure, key, title, description)
 
 
