@@ -150,6 +150,14 @@ class Verdict(Document, frozen=True, kw_only=True):
     def findings(self) -> tuple[Finding, ...]:
         return tuple(finding for check in self.checks for finding in check.findings)
 
+    @property
+    def is_weaker_pass(self) -> bool:
+        """Whether it passed below the full rung: it shows nothing above that, so it replaces no verdict that does.
+
+        A fail counts on every rung.
+        """
+        return self.outcome is Outcome.PASS and self.rung is not Rung.FULL
+
 
 def judge(
     *,

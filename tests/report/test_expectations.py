@@ -13,7 +13,7 @@ from lastgood.report.frames import Frames
 from lastgood.report.indicators import measure
 from lastgood.report.report import Area, Result
 from lastgood.report.suite import judge_indicators
-from lastgood.verdict import Outcome
+from lastgood.verdict import Outcome, Rung
 from tests.report.healthy import NOW, Rows, ago, generation, healthy, record, settings
 
 FAMILY = "llm-7b"
@@ -76,9 +76,23 @@ def _fail_newest_restore(rows: Rows) -> None:
     rows.restores.append(record(FAMILY, 300, ago(minutes=5), outcome="fail"))
 
 
+def _fail_newest_restore_and_load_it(rows: Rows) -> None:
+    _fail_newest_restore(rows)
+    rows.restores.append(record(FAMILY, 300, ago(minutes=1), rung="load_only"))
+
+
+def _fail_newest_load(rows: Rows) -> None:
+    rows.restores.append(record(FAMILY, 300, ago(minutes=5), outcome="fail", rung="load_only"))
+
+
 def _restore_long_ago(rows: Rows) -> None:
     for row in rows.restores:
         row["finished_at"] = ago(days=3)
+
+
+def _restore_long_ago_and_load_now(rows: Rows) -> None:
+    _restore_long_ago(rows)
+    rows.restores.append(record(FAMILY, 300, ago(minutes=1), rung="topology_change"))
 
 
 def _prove_one(rows: Rows) -> None:
@@ -122,6 +136,13 @@ def _conclude_nothing(rows: Rows) -> None:
     rows.drills[-3]["finished_at"] = ago(days=1.2)
 
 
+def _conclude_nothing_but_a_load(rows: Rows) -> None:
+    rows.restores.append(record(FAMILY, 300, ago(days=1.1), outcome="inconclusive"))
+    for row in rows.restores[:2]:
+        row["finished_at"] = ago(days=1.2)
+    rows.restores.append(record(FAMILY, 300, ago(minutes=1), rung="load_only"))
+
+
 BREAKS: Mapping[Callable[[Rows], None], str] = {
     _commit_nothing: "generation_committed",
     _abandon_publishes: "creation_ratio",
@@ -137,7 +158,10 @@ BREAKS: Mapping[Callable[[Rows], None], str] = {
     _restore_never: "restore_passed",
     _restore_weakly: "restore_passed",
     _fail_newest_restore: "newest_restore_passed",
+    _fail_newest_restore_and_load_it: "newest_restore_passed",
+    _fail_newest_load: "newest_restore_passed",
     _restore_long_ago: "restore_age",
+    _restore_long_ago_and_load_now: "restore_age",
     _prove_one: "proven_generations",
     _drill_never: "drill_passed",
     _fail_newest_drill: "newest_drill_passed",
@@ -147,6 +171,7 @@ BREAKS: Mapping[Callable[[Rows], None], str] = {
     _recover_slowly_now: "rto_newest",
     _recover_slowly_before: "rto_p95",
     _conclude_nothing: "gates_conclude",
+    _conclude_nothing_but_a_load: "gates_conclude",
 }
 CASES = {spoil.__name__.strip("_"): spoil for spoil in BREAKS}
 
@@ -229,6 +254,15 @@ def test_a_store_that_could_not_tell_leaves_the_report_undecided() -> None:
     rows.of("sound")["proven"] = 1
     indicators = measure(rows.frames(), settings(FAMILY, "sound"), NOW)
     assert judge_indicators(indicators, NOW).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("rung", [str(rung) for rung in Rung if rung is not Rung.FULL])
+def test_a_weaker_rung_that_passed_costs_no_objective(rung: str) -> None:
+    """Somebody who looks in on a save between two nights must not turn the morning's report red."""
+    rows = healthy(FAMILY)
+    rows.restores.append(record(FAMILY, 300, ago(minutes=1), rung=rung))
+    rows.verifications.append(record(FAMILY, 400, ago(minutes=1), rung=rung, attempt=2))
+    assert missed(rows.frames(), FAMILY) == []
 
 
 def test_creation_and_recovery_are_judged_apart() -> None:

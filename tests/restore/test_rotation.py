@@ -19,11 +19,11 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 GENERATIONS = tuple(GenerationId(1, step) for step in (10, 20, 30))
 
 
-def verdict(*, fails: bool = False, runs: bool = True) -> Verdict:
+def verdict(*, fails: bool = False, runs: bool = True, rung: Rung = Rung.FULL) -> Verdict:
     findings = (Finding(reason=Reason.RNG_DIVERGED, message="rng diverged: rank 1", offender="rng"),) if fails else ()
     state = CheckState.RAN if runs else CheckState.INCONCLUSIVE
     check = Check(name="rng_draws", state=state, detail="", findings=findings)
-    return judge(tier=Tier.RESTORE, rung=Rung.FULL, subject="fam", checks=(check,), required=("rng_draws",))
+    return judge(tier=Tier.RESTORE, rung=rung, subject="fam", checks=(check,), required=("rng_draws",))
 
 
 def location_of(built: BuiltFamily) -> Location:
@@ -68,6 +68,13 @@ def test_an_inconclusive_restore_does_not_use_up_the_turn(tmp_path: Path) -> Non
     """A full scratch disk proved nothing, so the generation is still the one that was never restored."""
     built = build_family(tmp_path, "fam", steps=(10, 20))
     keep(built, built.newest, verdict(runs=False), 0)
+    assert next_generation(location_of(built)) == built.newest
+
+
+def test_a_weaker_rung_does_not_use_up_the_turn(tmp_path: Path) -> None:
+    """A load without a step proves no generation, so its full restore is due as before."""
+    built = build_family(tmp_path, "fam", steps=(10, 20))
+    keep(built, built.newest, verdict(rung=Rung.LOAD_ONLY), 0)
     assert next_generation(location_of(built)) == built.newest
 
 

@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, func, insert, select, true, update
 
 from lastgood.errors import FormatError, LastgoodError, StoreError, StoreTransientError, UsageError
 from lastgood.identity import GenerationId
 from lastgood.ledger.database import Database, open_database
+from lastgood.ledger.newest import is_conclusive, is_weaker_pass, newest_first
 from lastgood.ledger.reading import FamilyReader, Standing, Unlawful
 from lastgood.ledger.rows import Row, check_rows, storable
 from lastgood.ledger.tables import checks, families, findings, generations, malformed, phases, records, unfinished
 from lastgood.location import Location, locate
-from lastgood.verdict import Outcome, Tier
+from lastgood.verdict import Tier
 
 __all__ = ["Indexed", "Ledger", "open_ledger"]
 
@@ -293,10 +294,13 @@ class _Update:
     def _index_checks(self) -> None:
         wanted = {}
         for tier in Tier:
-            for conclusive in (False, True):
-                row = self._connection.execute(_newest(self._family, tier, conclusive=conclusive)).first()
-                if row is not None:
-                    wanted[row.id] = row.key
+            for asked in (true(), is_conclusive()):
+                # A weaker pass only where nothing else speaks for the gate.
+                for among in (and_(asked, ~is_weaker_pass()), asked):
+                    row = self._connection.execute(_newest(self._family, tier, among)).first()
+                    if row is not None:
+                        wanted[row.id] = row.key
+                        break
         ours = select(records.c.id).where(records.c.family_id == self._family)
         present = set(
             self._connection.scalars(select(checks.c.record_id).where(checks.c.record_id.in_(ours)).distinct())
@@ -339,15 +343,13 @@ def _add_family(connection: Connection, name: str, uri: str) -> int:
     return number
 
 
-def _newest(family: int, tier: Tier, *, conclusive: bool) -> Select[Any]:
-    """The newest record of the newest kept generation that has one; what was cut proves nothing any more."""
+def _newest(family: int, tier: Tier, among: ColumnElement[bool]) -> Select[Any]:
+    """The newest such record of the newest kept generation that has one; what was cut proves nothing any more."""
     of_save = and_(generations.c.family_id == records.c.family_id, generations.c.generation == records.c.generation)
-    found = (
+    return (
         select(records.c.id, records.c.key)
         .join(generations, of_save)
-        .where(records.c.family_id == family, records.c.tier == int(tier), generations.c.kept)
+        .where(records.c.family_id == family, records.c.tier == int(tier), generations.c.kept, among)
+        .order_by(*newest_first())
+        .limit(1)
     )
-    if conclusive:
-        found = found.where(records.c.outcome.in_([Outcome.PASS.value, Outcome.FAIL.value]))
-    newest = (records.c.incarnation, records.c.step, records.c.generation, records.c.attempt, records.c.key)
-    return found.order_by(*(column.desc() for column in newest)).limit(1)

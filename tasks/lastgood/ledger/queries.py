@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, null, select
 
 from lastgood.ledger import tables
+from lastgood.ledger.newest import is_conclusive, is_weaker_pass, newest_first
 from lastgood.ledger.publishes import Ending
 from lastgood.reasons import Reason
 from lastgood.verdict import Tier
@@ -256,23 +257,23 @@ def phases(moment: Connection, *, tier: Tier = Tier.DRILL, names: Collection[str
 def checks(moment: Connection, *, conclusive: bool = False, names: Collection[str] | None = None) -> Rows:
     """Every check of each family's newest record of each tier, in the order in which they were made.
 
-    The newest record is that of the newest kept save that has one, as `Family.newest_evidence` has it; `verdict` and
-    `rung` are the record's. The detail of a failed check is its first finding.
+    The newest record is that of the newest kept save that has one, and a weaker rung that passed only where there is no
+    other (`newest`); `verdict` and `rung` are the record's. The detail of a failed check is its first finding.
 
     Args:
         moment: From `Ledger.reading`.
         conclusive: The newest record that is a pass or a fail: an inconclusive gate changes nothing.
         names: Only of these families.
     """
-    newest_first = func.row_number().over(
+    place = func.row_number().over(
         partition_by=(_records.c.family_id, _records.c.tier),
-        order_by=[_records.c[name].desc() for name in ("incarnation", "step", "generation", "attempt", "key")],
+        order_by=[case((is_weaker_pass(), 1), else_=0), *newest_first()],
     )
     # Only records of which checks are kept: the newest of each tier, and the newest conclusive one.
     held = select(tables.checks.c.record_id).distinct()
-    ranked = select(_records.c.id, newest_first.label("place")).where(_records.c.id.in_(held))
+    ranked = select(_records.c.id, place.label("place")).where(_records.c.id.in_(held))
     if conclusive:
-        ranked = ranked.where(_records.c.outcome.in_(("pass", "fail")))
+        ranked = ranked.where(is_conclusive())
     newest = ranked.subquery()
     statement = (
         select(

@@ -16,8 +16,9 @@ from typing import Final
 import pandas
 
 from lastgood.criteria import Criterion
+from lastgood.verdict import Outcome, Rung
 
-__all__ = ["COLUMNS", "Frames", "make_frame"]
+__all__ = ["COLUMNS", "Frames", "are_decisive", "are_proofs", "make_frame", "newest_of_each"]
 
 TEXT: Final = "str"
 COUNT: Final = "int64"
@@ -125,7 +126,8 @@ class Frames:
         families: One row a family: what it may offer, its counters, documents that could not be read, when its store
             last told and what it said instead, its verdict, and the six criteria (`held`, `failed` or `not_shown`).
         criteria: The six criteria again, a row each, with the check that decides.
-        checks: Of each family's newest record of each tier, what was asked.
+        checks: Of each family's newest record of each tier, what was asked; a weaker rung that passed is not the newest
+            while there is another record.
     """
 
     saves: pandas.DataFrame
@@ -166,3 +168,20 @@ def make_frame(name: str, rows: Iterable[Mapping[str, object]] | Mapping[str, li
         elif kind == TEXT:
             frame[column] = frame[column].astype(object).fillna("")
     return frame.astype(dict(columns))
+
+
+def are_decisive(records: pandas.DataFrame) -> pandas.Series[bool]:
+    """Which records decide: a fail on any rung, a pass on the full one alone (`Verdict.is_weaker_pass`)."""
+    return (records["outcome"] == str(Outcome.FAIL)) | are_proofs(records)
+
+
+def are_proofs(records: pandas.DataFrame) -> pandas.Series[bool]:
+    """Which records passed on the full rung: what the age of evidence counts from."""
+    return (records["outcome"] == str(Outcome.PASS)) & (records["rung"] == str(Rung.FULL))
+
+
+def newest_of_each(records: pandas.DataFrame) -> pandas.DataFrame:
+    """The record of each family that finished last; a weaker rung that passed only where there is no other."""
+    is_weaker_pass = (records["outcome"] == str(Outcome.PASS)) & ~are_proofs(records)
+    ordered = records.assign(is_other=~is_weaker_pass).sort_values(["is_other", "finished_at"], kind="stable")
+    return ordered.drop(columns="is_other").drop_duplicates("family", keep="last")

@@ -3,7 +3,7 @@
 Decides how ages, ratios and quantiles are computed; leaves whether they are good enough to `expectations`. Pure. Rules:
 creation and recovery are separate figures; NaN is "not measured" (no restore has an age before one passed) or "no limit
 set"; a generation that is fenced or barred proves nothing and owes nothing; the newest record is the one that finished
-last, for whoever reads a report asks what was seen last.
+last, for whoever reads a report asks what was seen last; a weaker rung counts where it failed, and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import pandas
 
 from lastgood.config import Objectives
-from lastgood.report.frames import COUNT, MEASURED, TEXT, Frames
-from lastgood.verdict import Outcome, Rung
+from lastgood.report.frames import COUNT, MEASURED, TEXT, Frames, are_decisive, are_proofs
+from lastgood.verdict import Outcome
 
 __all__ = ["INDICATOR_COLUMNS", "measure"]
 
@@ -132,8 +132,7 @@ def _barred_offers(frames: Frames, families: pandas.DataFrame) -> pandas.Series[
 def _overdue(frames: Frames, demanded: Mapping[str, Objectives], now: pandas.Timestamp) -> pandas.DataFrame:
     """Candidates that no gate has judged for longer than allowed; one of unknown age has waited too long."""
     made = frames.verifications
-    full = made["rung"] == str(Rung.FULL)
-    judged = made[(made["outcome"] == str(Outcome.FAIL)) | ((made["outcome"] == str(Outcome.PASS)) & full)]
+    judged = made[are_decisive(made)]
     candidates = frames.saves[frames.saves["state"] == CANDIDATE]
     known = pandas.MultiIndex.from_frame(judged[["family", "generation"]])
     asked = pandas.MultiIndex.from_frame(candidates[["family", "generation"]])
@@ -153,11 +152,11 @@ def _standing(frames: Frames) -> pandas.DataFrame:
 
 
 def _evidence(out: pandas.DataFrame, gate: str, records: pandas.DataFrame, now: pandas.Timestamp) -> None:
-    """How many runs of a gate passed in full, how old the newest is, and how the newest conclusive run ended."""
-    passed = records[(records["outcome"] == str(Outcome.PASS)) & (records["rung"] == str(Rung.FULL))]
-    conclusive = records[records["outcome"].isin(CONCLUSIVE)].sort_values("finished_at", kind="stable")
+    """How many runs of a gate passed in full, how old the newest is, and how the newest that decides ended."""
+    passed = records[are_proofs(records)]
+    decisive = records[are_decisive(records)].sort_values("finished_at", kind="stable")
     out[f"{gate}s_passed"] = passed.groupby("family").size()
-    out[f"newest_{gate}"] = conclusive.groupby("family")["outcome"].last()
+    out[f"newest_{gate}"] = decisive.groupby("family")["outcome"].last()
     newest = passed.groupby("family")["finished_at"].max().reindex(out.index)
     out[f"{gate}_age_seconds"] = _age(newest, now)
 
@@ -176,12 +175,14 @@ def _recoveries(out: pandas.DataFrame, drills: pandas.DataFrame) -> None:
 
 
 def _inconclusive(out: pandas.DataFrame, frames: Frames, now: pandas.Timestamp) -> None:
-    """For how long the gate that is worst off has come to no conclusion; 0 where the newest run of each did."""
+    """For how long the gate that is worst off has come to no conclusion; 0 where the newest run of each did.
+
+    A weaker rung that passed is no conclusion of its gate, and no lack of one.
+    """
     since = {}
     for tier, records in enumerate((frames.verifications, frames.restores, frames.drills), start=1):
-        is_conclusive = records["outcome"].isin(CONCLUSIVE)
-        last = records[is_conclusive].groupby("family")["finished_at"].max()
-        open_ones = records[~is_conclusive]
+        last = records[are_decisive(records)].groupby("family")["finished_at"].max()
+        open_ones = records[~records["outcome"].isin(CONCLUSIVE)]
         concluded = last.reindex(open_ones["family"]).set_axis(open_ones.index)
         trailing = open_ones[concluded.isna() | (open_ones["finished_at"] > concluded)]
         since[str(tier)] = trailing.groupby("family")["finished_at"].min().reindex(out.index)

@@ -19,10 +19,11 @@ from typing import Any
 import pandas
 
 from lastgood.handover import replace_file
+from lastgood.report.frames import are_proofs, newest_of_each
 from lastgood.report.indicators import CONCLUSIVE, QUANTILE_DRILLS
 from lastgood.report.report import Report, Result
 from lastgood.text import printable
-from lastgood.verdict import Outcome, Rung
+from lastgood.verdict import Outcome
 
 __all__ = ["render_metrics", "write_metrics"]
 
@@ -172,8 +173,7 @@ def _evidence(report: Report) -> Iterator[Metric]:
         for family, seconds in _ages(report, tier).items():
             seen.add(report.made_at.timestamp() - seconds, family=family, tier=tier)
             age.add(seconds, family=family, tier=tier)
-        newest = records.sort_values("finished_at", kind="stable").drop_duplicates("family", keep="last")
-        for row in newest.to_dict("records"):
+        for row in newest_of_each(records).to_dict("records"):
             last.add_state(row["outcome"], Outcome, "outcome", family=str(row["family"]), tier=tier)
         for row in records.groupby(["family", "outcome"]).size().reset_index(name="runs").to_dict("records"):
             count.add(row["runs"], family=str(row["family"]), tier=tier, outcome=str(row["outcome"]))
@@ -186,8 +186,7 @@ def _ages(report: Report, tier: str) -> dict[str, float]:
     if gate is not None:
         return {str(row["family"]): row[f"{gate}_age_seconds"] for row in report.indicators.to_dict("records")}
     records = report.frames.verifications
-    passed = records[(records["outcome"] == str(Outcome.PASS)) & (records["rung"] == str(Rung.FULL))]
-    newest = passed.groupby("family")["finished_at"].max().items()
+    newest = records[are_proofs(records)].groupby("family")["finished_at"].max().items()
     return {str(family): max(0.0, report.made_at.timestamp() - at.timestamp()) for family, at in newest}
 
 

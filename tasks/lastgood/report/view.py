@@ -21,6 +21,7 @@ import pandas
 
 from lastgood.criteria import Criterion, Held
 from lastgood.report import words
+from lastgood.report.frames import newest_of_each
 from lastgood.report.plots import (
     MAXIMUM_POINTS,
     MAXIMUM_STACKS,
@@ -312,7 +313,9 @@ class _Rows:
         self.indicators = {row["family"]: row for row in _records(report.indicators)}
         self.objectives = _by_family(report.objectives.sort_values("result", key=_missed_first, kind="stable"))
         self.criteria, self.checks = _by_family(frames.criteria), _by_family(frames.checks)
-        self.newest = {gate: _newest(records) for gate, records in gates.items()}
+        self.newest = {
+            gate: {row["family"]: row for row in _records(newest_of_each(records))} for gate, records in gates.items()
+        }
         self.recovered = _recovered(frames.restores, frames.drills)
         self.saves = self._offered(frames.saves)
         failed = _unpassed(gates)
@@ -358,11 +361,6 @@ def _by_family(frame: pandas.DataFrame) -> dict[str, list[dict[str, Any]]]:
     for row in _records(frame):
         found.setdefault(row["family"], []).append(row)
     return found
-
-
-def _newest(records: pandas.DataFrame) -> dict[str, Row]:
-    last = records.sort_values("finished_at", kind="stable").drop_duplicates("family", keep="last")
-    return {row["family"]: row for row in _records(last)}
 
 
 def _unpassed(gates: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:

@@ -4,8 +4,9 @@ Decides the order of both rotations. Rules: what was never restored comes first,
 what the next interruption will need; then what was restored longest ago. Equal evidence gives the same answer
 everywhere: finish times on record decide, never a random draw. Barred generations are not sampled: their fail stands.
 
-Of generations only conclusive records count: one that could not be judged is still the next. Of families all count: one
-whose gate never reaches a verdict (no device of its kind here) must not keep the turn from all others.
+Of generations only conclusive records count, and a weaker rung only where it failed: one that could not be judged, or
+was judged in part, is still the next. Of families all count: one whose gate never reaches a verdict (no device of its
+kind here) must not keep the turn from all others.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def choose_next(candidates: Sequence[GenerationId], restored: Mapping[Generation
 
     Args:
         candidates: What may be restored.
-        restored: When each was last restored with a conclusive verdict, aware; absent: never.
+        restored: When each was last restored with a conclusive verdict of the full rung, aware; absent: never.
     """
     never = [generation for generation in candidates if generation not in restored]
     if never:
@@ -81,7 +82,7 @@ def next_generation(location: Location) -> GenerationId:
     candidates = _sampled(location)
     for generation in candidates:
         record = newest_record(location.store, location.keys, generation, Tier.RESTORE)
-        if record is not None and record.verdict.outcome.is_conclusive:
+        if record is not None and record.verdict.outcome.is_conclusive and not record.verdict.is_weaker_pass:
             restored[generation] = record.finished_at
     chosen = choose_next(candidates, restored)
     assert chosen is not None, "there are candidates"
