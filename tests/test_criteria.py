@@ -80,6 +80,18 @@ def test_any_failed_check_of_tier_1_fails_the_first_criterion(name: str) -> None
     assert judged.standings[0].held is Held.FAILED
 
 
+def test_what_a_restore_found_in_its_copy_fails_the_artifacts_without_a_record_of_tier_1() -> None:
+    """A family that fails must name the fail, not the gate that has not run yet."""
+    rotten = Evidence(
+        outcome=Outcome.FAIL,
+        rung=Rung.FULL,
+        checks=(*RESTORED.checks, CheckLine(name="digests", outcome=Outcome.FAIL, detail="digest mismatch")),
+    )
+    judged = judge_family(None, rotten)
+    assert judged.standings[0].held is Held.FAILED
+    assert judged.why.endswith("digest mismatch")
+
+
 @pytest.mark.parametrize(
     ("name", "criterion"),
     [

@@ -173,15 +173,15 @@ def judge_family(
 
 
 def _stand(criterion: Criterion, verified: Evidence | None, restored: Evidence | None) -> Standing:
-    evidence = verified if criterion is Criterion.ARTIFACTS_VERIFY else restored
-    if evidence is None:
-        tier = "tier 1" if criterion is Criterion.ARTIFACTS_VERIFY else "tier 2"
-        return Standing(criterion=criterion, held=Held.NOT_SHOWN, check="", detail=f"no record of {tier}")
     lines = list(_about(criterion, verified, restored))
     for outcome, held in ((Outcome.FAIL, Held.FAILED), (Outcome.INCONCLUSIVE, Held.NOT_SHOWN)):
         for line in lines:
             if line.outcome is outcome:
                 return Standing(criterion=criterion, held=held, check=line.name, detail=line.detail)
+    evidence = verified if criterion is Criterion.ARTIFACTS_VERIFY else restored
+    if evidence is None:
+        tier = "tier 1" if criterion is Criterion.ARTIFACTS_VERIFY else "tier 2"
+        return Standing(criterion=criterion, held=Held.NOT_SHOWN, check="", detail=f"no record of {tier}")
     return _shown(criterion, evidence, {line.name: line for line in evidence.checks})
 
 
