@@ -9,7 +9,7 @@ from lastgood.verify import Depth
 from lastgood_prefect.parameters import FamilyName, GenerationName
 from lastgood_prefect.settings import configured_family
 from lastgood_prefect.states import told_plainly
-from lastgood_prefect.verifying import conclude, show, unjudged, verify
+from lastgood_prefect.verifying import conclude, show, unjudged, verify_each
 
 
 @flow(name="save-gate", flow_run_name="save-gate {family}", persist_result=False)
@@ -31,6 +31,6 @@ def save_gate(
     """
     gate = configured_family(family)
     named = [GenerationId.parse(generation) for generation in dict.fromkeys(generations)]
-    answers = [verify(gate, generation, depth) for generation in named or unjudged(gate)]
+    answers = verify_each(gate, named or unjudged(gate), depth)
     show(gate, answers)
     return conclude(answers)

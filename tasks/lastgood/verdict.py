@@ -14,6 +14,7 @@ from lastgood.documents import Document
 from lastgood.reasons import NoteReason, Reason
 
 __all__ = [
+    "WORST_FIRST",
     "Check",
     "Finding",
     "Note",
@@ -44,6 +45,10 @@ class Outcome(StrEnum):
     @property
     def is_conclusive(self) -> bool:
         return self in (Outcome.PASS, Outcome.FAIL)
+
+
+WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_RUN, Outcome.PASS)
+"""Of several outcomes the first of these decides."""
 
 
 class Tier(IntEnum):

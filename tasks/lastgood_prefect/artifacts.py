@@ -27,10 +27,11 @@ from prefect.logging import get_logger
 from lastgood.config import ReportSettings
 from lastgood.digest import Algorithm, hash_bytes
 from lastgood.records import Kept, Measurements, Record
-from lastgood.verdict import Check, Outcome, Verdict
+from lastgood.verdict import WORST_FIRST, Check, Outcome, Verdict
 from lastgood_prefect import escape
 
 __all__ = [
+    "SIGNS",
     "Progress",
     "checks_table",
     "lawful_key",
@@ -54,8 +55,12 @@ MAXIMUM_KEY_CHARACTERS = 80
 PATIENCE_SECONDS = 5.0
 """Work that ends sooner shows no progress, and progress is told no more often."""
 
-_WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_RUN, Outcome.PASS)
-_SIGNS = {Outcome.PASS: "✅", Outcome.FAIL: "❌", Outcome.INCONCLUSIVE: "❔", Outcome.NOT_RUN: "➖"}
+SIGNS: Mapping[Outcome, str] = {
+    Outcome.PASS: "✅",
+    Outcome.FAIL: "❌",
+    Outcome.INCONCLUSIVE: "❔",
+    Outcome.NOT_RUN: "➖",
+}
 _PAGE = "index.html"
 
 
@@ -93,7 +98,7 @@ def _row(verdict: Verdict, check: Check) -> dict[str, str]:
     return {
         "subject": escape.markdown(verdict.subject),
         "check": escape.markdown(check.name),
-        "outcome": f"{_SIGNS[check.outcome]} {check.outcome.value.replace('_', ' ')}",
+        "outcome": f"{SIGNS[check.outcome]} {check.outcome.value.replace('_', ' ')}",
         "detail": escape.markdown(check.detail),
         "reasons": ", ".join(escape.markdown(reason) for reason in reasons),
         "offenders": ", ".join(offenders),
@@ -112,7 +117,7 @@ def verdicts_markdown(records: Sequence[Record], *, where: Mapping[str, str] | N
     parts = ["\n".join(_told(record, (where or {}).get(_name(record)))) for record in ordered[:MAXIMUM_VERDICTS]]
     if len(ordered) > MAXIMUM_VERDICTS:
         rest = [record.verdict.outcome for record in ordered[MAXIMUM_VERDICTS:]]
-        counted = ", ".join(f"{rest.count(outcome)} {outcome.value}" for outcome in _WORST_FIRST if outcome in rest)
+        counted = ", ".join(f"{rest.count(outcome)} {outcome.value}" for outcome in WORST_FIRST if outcome in rest)
         parts.append(f"…and {len(rest)} more: {counted.replace('_', ' ')}")
     if page:
         parts.append(f"[Readiness page]({_target(page)})")
@@ -126,7 +131,7 @@ def verdicts_markdown(records: Sequence[Record], *, where: Mapping[str, str] | N
 def _told(record: Record, where: str | None) -> Iterator[str]:
     verdict = record.verdict
     outcome = verdict.outcome.value.replace("_", " ").upper()
-    yield f"## {_SIGNS[verdict.outcome]} {outcome}: {escape.markdown(verdict.subject)}"
+    yield f"## {SIGNS[verdict.outcome]} {outcome}: {escape.markdown(verdict.subject)}"
     yield ""
     facts = [f"tier {int(record.tier)}", f"{record.rung.value.replace('_', ' ')}", f"attempt {record.attempt}"]
     if record.measurements.seconds is not None:
@@ -164,7 +169,7 @@ def _name(record: Record) -> str:
 
 
 def _badness(verdict: Verdict) -> int:
-    return _WORST_FIRST.index(verdict.outcome)
+    return WORST_FIRST.index(verdict.outcome)
 
 
 def page_link(report: ReportSettings) -> str:

@@ -27,8 +27,6 @@ TIMEOUT = timedelta(hours=1)
 MAXIMUM_MISSED = 50
 """Objectives that the run's page names; the readiness page shows all."""
 
-_SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "not_run": "➖"}
-
 
 @task(cache_policy=NO_CACHE, persist_result=False, timeout_seconds=TIMEOUT.total_seconds())
 def update_ledger(families: Sequence[str]) -> Mapping[str, str]:
@@ -57,7 +55,7 @@ def summary(written: Written) -> str:
     """A report in Markdown: a table of families, and every objective that is missed."""
     report = written.report
     lines = [
-        f"## {_SIGNS[report.outcome]} {report.outcome.replace('_', ' ').upper()}",
+        f"## {artifacts.SIGNS[report.outcome]} {report.outcome.replace('_', ' ').upper()}",
         "",
         "| family | verdict | creation missed | recovery missed | state |",
         "|---|---|---|---|---|",
@@ -67,7 +65,7 @@ def summary(written: Written) -> str:
         missed = own[own["result"] == "missed"]["area"].value_counts()
         cells = (
             escape.markdown(str(figures["family"])),
-            f"{_SIGNS[str(figures['verdict'])]} {str(figures['verdict']).replace('_', ' ')}",
+            f"{artifacts.SIGNS[Outcome(figures['verdict'])]} {str(figures['verdict']).replace('_', ' ')}",
             str(missed.get("creation", 0)),
             str(missed.get("recovery", 0)),
             escape.markdown(str(figures["state"])),

@@ -16,8 +16,8 @@ from typing import Any, ParamSpec
 from prefect import State
 from prefect.states import Completed, Failed
 
-from lastgood.errors import LastgoodError, LedgerError, StoreError
-from lastgood.verdict import Outcome, Verdict
+from lastgood.errors import LastgoodError
+from lastgood.verdict import WORST_FIRST, Outcome, Verdict
 from lastgood_prefect import escape
 
 __all__ = ["final_state", "refused", "state_of", "told_plainly"]
@@ -27,7 +27,6 @@ MAXIMUM_FINDINGS_NAMED = 3
 """Of each verdict; the page's artifacts show more, the record all."""
 MAXIMUM_PASSES_NAMED = 3
 
-_WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_RUN, Outcome.PASS)
 _NAMES = {Outcome.INCONCLUSIVE: "Inconclusive", Outcome.NOT_RUN: "NotRun"}
 
 Parameters = ParamSpec("Parameters")
@@ -50,7 +49,7 @@ def final_state(
     """
     judged = list(verdicts)
     outcomes = [*(verdict.outcome for verdict in judged), *(_outcome(error) for error in errors)]
-    worst = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), Outcome.PASS)
+    worst = next((outcome for outcome in WORST_FIRST if outcome in outcomes), Outcome.PASS)
     lines = [*(_spoken(error) for error in errors), *_told(judged), *remarks]
     return state_of(worst, "; ".join(lines), data=data)
 
@@ -90,7 +89,8 @@ def told_plainly(function: Callable[Parameters, State[Any]]) -> Callable[Paramet
 
 
 def _outcome(error: LastgoodError) -> Outcome:
-    return Outcome.INCONCLUSIVE if isinstance(error, StoreError | LedgerError) else Outcome.FAIL
+    # What could not tell says so on the command line, too.
+    return Outcome.INCONCLUSIVE if error.exit_code == Outcome.INCONCLUSIVE.exit_code else Outcome.FAIL
 
 
 def _spoken(error: LastgoodError) -> str:
@@ -99,7 +99,7 @@ def _spoken(error: LastgoodError) -> str:
 
 def _told(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """The worst first; of many that passed, how many."""
-    for outcome in _WORST_FIRST:
+    for outcome in WORST_FIRST:
         alike = [verdict for verdict in verdicts if verdict.outcome is outcome]
         if outcome is Outcome.PASS and len(alike) > MAXIMUM_PASSES_NAMED:
             yield f"{len(alike)} passed"

@@ -8,7 +8,7 @@ so of two gates at one generation the store takes one conclusive record; nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,7 +28,7 @@ from lastgood_prefect.origin import current_origin
 from lastgood_prefect.settings import ConfiguredFamily, read_settings
 from lastgood_prefect.states import final_state
 
-__all__ = ["Answer", "conclude", "judge_once", "show", "unjudged", "verify", "verify_generation"]
+__all__ = ["Answer", "conclude", "judge_once", "show", "unjudged", "verify", "verify_each", "verify_generation"]
 
 MAXIMUM_GENERATIONS = 1000
 RETRY_DELAYS_SECONDS = (2.0, 10.0, 60.0)
@@ -41,13 +41,13 @@ class Answer:
     """What became of one generation; exactly one of the last three says it.
 
     Args:
-        generation: Which.
+        generation: Which; None: what is said is about the listing of generations.
         kept: The verdict, on record.
         skipped: Why there was nothing to judge.
         error: Why there is no verdict.
     """
 
-    generation: GenerationId
+    generation: GenerationId | None
     kept: Kept | None = None
     skipped: str | None = None
     error: LastgoodError | None = None
@@ -79,6 +79,17 @@ def verify(family: ConfiguredFamily, generation: GenerationId, depth: Depth = De
     # A timeout, or a defect of ours: its traceback is in the log of the task.
     error = StoreError(f"no verdict: {generation}: {escape.line(state.message or str(state.name))}")
     return Answer(generation=generation, error=error)
+
+
+def verify_each(family: ConfiguredFamily, generations: Iterable[GenerationId], depth: Depth) -> list[Answer]:
+    """Run the task for one generation after the other; trouble in listing them costs none of the verdicts before it."""
+    answers: list[Answer] = []
+    try:
+        for generation in generations:
+            answers.append(verify(family, generation, depth))
+    except LastgoodError as error:
+        answers.append(Answer(generation=None, error=error))
+    return answers
 
 
 def show(family: ConfiguredFamily, answers: Sequence[Answer]) -> None:

@@ -8,8 +8,16 @@ from collections.abc import Sequence
 import pytest
 from prefect import State, flow
 
-from lastgood.errors import FormatError, LastgoodError, StorePermanentError, StoreTransientError, UsageError
+from lastgood.errors import (
+    FormatError,
+    LastgoodError,
+    LedgerError,
+    StorePermanentError,
+    StoreTransientError,
+    UsageError,
+)
 from lastgood.verdict import Check, CheckState, Finding, Outcome, Reason, Rung, Tier, Verdict, judge
+from lastgood_prefect.headroom import NoHeadroom
 from lastgood_prefect.states import MAXIMUM_MESSAGE_CHARACTERS, final_state, refused, told_plainly
 
 
@@ -53,6 +61,8 @@ def test_the_worst_verdict_decides(outcomes: Sequence[Outcome], kind: str, name:
         (FormatError("record malformed"), "Failed"),
         (StoreTransientError("no answer"), "Inconclusive"),
         (StorePermanentError("denied"), "Inconclusive"),
+        (LedgerError("locked"), "Inconclusive"),
+        (NoHeadroom("no headroom"), "Inconclusive"),
     ],
 )
 def test_an_error_of_the_store_tells_nothing_of_a_checkpoint(error: LastgoodError, name: str) -> None:

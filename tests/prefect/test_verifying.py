@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from lastgood.stores import LocalStore
 from lastgood.testing.build import BuiltFamily, build_family
 from lastgood.verdict import Outcome, Tier
 from lastgood.verify import Depth
+from lastgood_prefect import verifying
 from lastgood_prefect.settings import ConfiguredFamily
-from lastgood_prefect.verifying import conclude, judge_once
+from lastgood_prefect.verifying import conclude, judge_once, verify_each
 
 
 @pytest.fixture
@@ -146,3 +148,22 @@ def test_the_accepted_checks_of_the_family_hold(built: BuiltFamily, gate: Config
     assert answer.record is not None
     assert answer.record.verdict.outcome is Outcome.PASS
     assert waived.family.due_attempt(built.newest, Tier.MANIFEST) is None
+
+
+def test_a_listing_that_fails_costs_none_of_the_verdicts_before_it(
+    built: BuiltFamily, gate: ConfiguredFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drain lists again when it is through; a store that went away by then must not turn a found fail into doubt."""
+    (built.root / built.keys.artifacts(built.newest) / "data.json").unlink()
+    monkeypatch.setattr(verifying, "verify", lambda *asked: judge_once(*asked))
+
+    def listed() -> Iterator[GenerationId]:
+        yield built.newest
+        raise StoreTransientError("cannot list: stale file handle")
+
+    answers = verify_each(gate, listed(), Depth.FULL)
+    assert [answer.record is not None for answer in answers] == [True, False]
+    state = conclude(answers)
+    assert state.name == "Failed"
+    assert "artifact_missing" in str(state.message)
+    assert "cannot list" in str(state.message)
