@@ -184,7 +184,10 @@ class Reason(_Explained):
     RESTORE_TIMED_OUT = "restore_timed_out", "the restore did not reach its last step in its declared time"
     TRACE_MISSING = "trace_missing", "the replica ran but wrote no trace: call the trace as the replica contract says"
     # Drills (tier 3).
-    DRILL_NOT_RECOVERED = "drill_not_recovered", "the orchestrator did not bring the job back within the budget"
+    DRILL_NOT_RECOVERED = (
+        "drill_not_recovered",
+        "the launcher did not bring the job back: does its command start dead ranks again (torchrun --max-restarts=3)?",
+    )
     RECOVERED_FROM_WRONG_GENERATION = (
         "recovered_from_wrong_generation",
         "the job resumed something else than the newest candidate",

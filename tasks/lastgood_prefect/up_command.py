@@ -68,6 +68,7 @@ def up_command(home: Path | None, port: int, headroom: int | None, config: Path 
     try:
         complain(f"starting server and workers in {home}", None)
         with Stack.start(home, environment={"LASTGOOD_CONFIG": str(path)}, port=port or None) as stack:
+            complain("server and workers are up; deploying", None)
             wanted = () if headroom is None else ("--headroom", str(headroom))
             complain(f"deployed: {stack.deploy(*wanted)}", None)
             stack.run("watcher", (*LASTGOOD, "watch"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from lastgood.testing.build import BuiltFamily
 from tests.cli.conftest import Told
@@ -52,6 +55,31 @@ def test_a_release_leaves_the_failed_generation_barred(call: Call, family: Built
     assert "generation_barred" in told.err
     assert f"{family.newest}: bad shard (by " in call("status", uri).out
     assert "bad shard (by " in call("inspect", f"{uri}/{family.newest}").out
+
+
+def test_a_name_of_the_configuration_stands_for_the_uri(
+    call: Call, family: BuiltFamily, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for a path, the name that every other command knows would act on a family that is not there."""
+    config = tmp_path / "lastgood.toml"
+    config.write_text(f'[families.llm-7b]\nroot = "{family.root}"\n')
+    monkeypatch.setenv("LASTGOOD_CONFIG", str(config))
+    assert call("quarantine", "llm-7b", "--reason", "restores differ").code == 0
+    assert call("latest", "llm-7b").code == 1
+    assert call("release", "llm-7b", "--reason", "driver fixed").code == 0
+    assert call("rollback", "llm-7b", str(family.generations[0]), "--reason", "loss spiked").code == 0
+    assert call("latest", "llm-7b").out == f"{uri}/{family.generations[0]}\n"
+    assert call("inspect", "llm-7b").out.startswith(f"{uri}: ")
+
+
+def test_a_uri_needs_no_configuration(
+    call: Call, family: BuiltFamily, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job whose script names the whole path starts, whatever somebody has done to a file that it does not need."""
+    monkeypatch.setenv("LASTGOOD_CONFIG", str(tmp_path / "gone.toml"))
+    assert call("latest", uri).out == f"{uri}/{family.newest}\n"
+    assert call("quarantine", uri, "--reason", "restores differ").code == 0
+    assert call("latest", "llm-7b").code == 64
 
 
 def test_refusals_of_one_cause_are_told_once(call: Call, family: BuiltFamily, uri: str) -> None:

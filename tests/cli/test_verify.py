@@ -115,6 +115,7 @@ def test_a_quiet_status_speaks_only_of_what_is_broken(
     assert call("status", uri, "--quiet") == Told(0, "", "")
     told = call("status", "--quiet", "--config", str(config))
     assert (told.code, told.out.count("COULD NOT TELL"), "READY" in told.out) == (64, 1, False)
+    assert "nobody has published there" in told.out, "it is declared: asking for its name again would help nobody"
     assert call("quarantine", uri, "--reason", "the loss bends").code == 0
     told = call("status", uri, "--quiet")
     assert (told.code, "QUARANTINED" in told.out) == (1, True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from lastgood.cli.output import age, emit_json, json_option, say, size, table
 from lastgood.cli.refusals import refusal_lines
-from lastgood.errors import FormatError, UsageError
+from lastgood.cli.settings import config_option, find_family, no_such_family
+from lastgood.errors import FormatError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
-from lastgood.location import Location, locate
+from lastgood.location import Location
 from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, Manifest, parse_manifest
 from lastgood.protocol import Survey
 
@@ -20,16 +22,18 @@ __all__ = ["inspect_command"]
 
 
 @click.command("inspect")
-@click.argument("uri")
+@click.argument("what", metavar="URI|NAME")
+@config_option
 @json_option
-def inspect_command(uri: str, as_json: bool) -> int:
-    """Show what the family or generation URI is: step, topology, components, artifacts, state."""
-    location = locate(uri)
+def inspect_command(what: str, config: Path | None, as_json: bool) -> int:
+    """Show what the family or generation URI is: step, topology, components, artifacts, state.
+
+    NAME is a family of lastgood.toml.
+    """
+    location, settings = find_family(what, config)
     family = Family(location)
     if not family.exists():
-        raise UsageError(
-            f"not a lastgood family: {location.family_uri}", hint="checkpoints of other writers are not read yet"
-        )
+        raise no_such_family(location, settings)
     survey = family.survey()
     if location.generation is None:
         rows = [_row(location, survey, generation) for generation in _all(survey)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lastgood.cli.output import age, emit_json, json_option, say, table
-from lastgood.cli.settings import NEITHER, config_option, configured, find_family
+from lastgood.cli.settings import config_option, configured, find_family, no_such_family
 from lastgood.config import DEFAULT_LEDGER, Configuration
 from lastgood.errors import FormatError, StoreError, UsageError
 from lastgood.family import Family
@@ -106,7 +106,7 @@ def _uris(families: tuple[str, ...], config: Path | None) -> dict[str, str]:
             raise UsageError(f"names a generation, not a family: {location.uri}")
         # What the file declares may be empty yet; what was typed may be mistyped.
         if settings is None and not Family(location).exists():
-            raise UsageError(f"not a lastgood family: {location.family_uri}", hint=NEITHER)
+            raise no_such_family(location, settings)
         found[location.keys.family] = location.family_uri
     return found
 

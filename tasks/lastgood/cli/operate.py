@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from lastgood.cli.output import emit_json, json_option, say
+from lastgood.cli.settings import config_option, find_location
 from lastgood.errors import UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
@@ -16,17 +19,18 @@ reason_option = click.option("--reason", required=True, help="A sentence for who
 
 
 @click.command("rollback")
-@click.argument("uri")
+@click.argument("what", metavar="URI|NAME")
 @click.argument("generation", required=False)
 @reason_option
+@config_option
 @json_option
-def rollback_command(uri: str, generation: str | None, reason: str, as_json: bool) -> int:
+def rollback_command(what: str, generation: str | None, reason: str, config: Path | None, as_json: bool) -> int:
     """Go back to GENERATION of the family URI (or to the generation that URI names).
 
     Newer generations stay on storage for the audit and are never offered again. A job that still runs is fenced at its
-    next save.
+    next save. NAME is a family of lastgood.toml.
     """
-    location, target = _target(uri, generation)
+    location, target = _target(what, generation, config)
     if target is None:
         raise UsageError("no generation named: expected `rollback FAMILY GENERATION` or a generation's URI")
     number = Family(location).rollback(target, reason=reason)
@@ -38,13 +42,14 @@ def rollback_command(uri: str, generation: str | None, reason: str, as_json: boo
 
 
 @click.command("quarantine")
-@click.argument("uri")
+@click.argument("what", metavar="URI|NAME")
 @click.argument("generation", required=False)
 @reason_option
+@config_option
 @json_option
-def quarantine_command(uri: str, generation: str | None, reason: str, as_json: bool) -> int:
+def quarantine_command(what: str, generation: str | None, reason: str, config: Path | None, as_json: bool) -> int:
     """Quarantine the family URI: until a release, only proven generations are offered. A named generation is barred."""
-    location, target = _target(uri, generation)
+    location, target = _target(what, generation, config)
     name = Family(location).quarantine(reason=reason, generation=target)
     if as_json:
         emit_json({"family": location.family_uri, "refusal": str(name)})
@@ -54,12 +59,13 @@ def quarantine_command(uri: str, generation: str | None, reason: str, as_json: b
 
 
 @click.command("release")
-@click.argument("uri")
+@click.argument("what", metavar="URI|NAME")
 @reason_option
+@config_option
 @json_option
-def release_command(uri: str, reason: str, as_json: bool) -> int:
+def release_command(what: str, reason: str, config: Path | None, as_json: bool) -> int:
     """Lift the quarantine of the family URI. Generations with a fail on record stay barred."""
-    location = locate(uri)
+    location = find_location(what, config)
     lifted = Family(location).release(reason=reason)
     if as_json:
         emit_json({"family": location.family_uri, "lifted": list(lifted)})
@@ -70,10 +76,10 @@ def release_command(uri: str, reason: str, as_json: bool) -> int:
     return 0
 
 
-def _target(uri: str, generation: str | None) -> tuple[Location, GenerationId | None]:
-    location = locate(uri)
+def _target(what: str, generation: str | None, config: Path | None) -> tuple[Location, GenerationId | None]:
+    location = find_location(what, config)
     if generation is None:
         return location, location.generation
     if location.generation is not None:
-        raise UsageError(f"generation named twice: {uri} and {generation}")
+        raise UsageError(f"generation named twice: {what} and {generation}")
     return location, locate(f"{location.family_uri}/{generation}").require_generation()

@@ -11,7 +11,7 @@ import click
 
 from lastgood.cli.evidence import keep_evidence
 from lastgood.cli.output import emit_json, json_option, say
-from lastgood.cli.settings import NEITHER, config_option, configured, find_family
+from lastgood.cli.settings import config_option, configured, find_family, no_such_family
 from lastgood.config import FamilySettings
 from lastgood.errors import LastgoodError, UsageError
 from lastgood.family import Family
@@ -64,10 +64,10 @@ def reconcile_command(families: tuple[str, ...], sweep_after: float, config: Pat
 def _reconcile(location: Location, settings: FamilySettings | None, *, older_than: timedelta) -> dict[str, Any]:
     if location.generation is not None:
         raise UsageError(f"names a generation, not a family: {location.uri}", hint="ask `lastgood verify`")
+    if not Family(location).exists():
+        raise no_such_family(location, settings)
     settings = settings or FamilySettings(root=location.store.uri)
     family = Family(location, ignored=settings.ignored)
-    if not family.exists():
-        raise UsageError(f"not a lastgood family: {location.family_uri}", hint=NEITHER)
     tidied = tidy(location, older_than=older_than)
     verified, codes = {}, [error.exit_code for error in tidied.errors]
     for generation in family.unjudged():

@@ -9,7 +9,8 @@ import click
 
 from lastgood.cli.evidence import junit_option, keep_evidence, write_junit
 from lastgood.cli.output import emit_json, json_option, progress_bar, say, seconds
-from lastgood.cli.settings import NEITHER, config_option, find_family, replica_of
+from lastgood.cli.settings import config_option, find_family, no_such_family, replica_of
+from lastgood.config import FamilySettings
 from lastgood.errors import ResumeRefused, UsageError
 from lastgood.family import Family
 from lastgood.location import Location
@@ -58,7 +59,7 @@ def restore_command(
     """
     found, settings = find_family(what, config)
     declared = replica_of(found, settings)
-    location = _generation(found, sample)
+    location = _generation(found, settings, sample)
     begin = datetime.now(UTC)
     with progress_bar("copy and verify", location) as progress:
         result = restore(
@@ -87,14 +88,14 @@ def restore_command(
     return keep_evidence(Family(location), verdict, result.generation, begin, result.measurements) or unwritten
 
 
-def _generation(location: Location, sample: bool) -> Location:
+def _generation(location: Location, settings: FamilySettings | None, sample: bool) -> Location:
     if location.generation is not None:
         if sample:
             raise UsageError(f"--sample chooses a generation of a family: {location.uri} names one already")
         return location
     family = Family(location)
     if not family.exists():
-        raise UsageError(f"not a lastgood family: {location.family_uri}", hint=NEITHER)
+        raise no_such_family(location, settings)
     if sample:
         return location.of(next_generation(location))
     offer = family.latest()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from lastgood.cli.output import answer, complain, emit_json, json_option
+from lastgood.cli.settings import config_option, find_location
 from lastgood.errors import FormatError, StoreError, UsageError
 from lastgood.family import Family, Offer
-from lastgood.location import locate
 from lastgood.protocol import Policy
 from lastgood.verdict import Reason
 
@@ -32,20 +33,22 @@ deep_option = click.option("--deep", is_flag=True, help="Also read every byte of
 
 
 @click.command("latest")
-@click.argument("uri")
+@click.argument("what", metavar="URI|NAME")
 @policy_option
 @deep_option
+@config_option
 @json_option
-def latest_command(uri: str, policy: str, deep: bool, as_json: bool) -> int:
+def latest_command(what: str, policy: str, deep: bool, config: Path | None, as_json: bool) -> int:
     """Print the newest generation of the family URI that may be resumed.
 
     Nothing is printed on stdout when nothing may be resumed (exit 1) or nobody can tell (exit 2). In a shell:
 
         g=$(lastgood latest URI) || exit
 
-    Never inline as `--resume "$(lastgood latest URI)"`: a shell drops the exit code there.
+    Never inline as `--resume "$(lastgood latest URI)"`: a shell drops the exit code there. NAME is a family of
+    lastgood.toml.
     """
-    offer = _ask(uri, policy, deep)
+    offer = _ask(what, policy, deep, config)
     if as_json:
         emit_json(_described(offer))
     explain(offer)
@@ -66,20 +69,30 @@ class _DividedCommand(click.Command):
 
 
 @click.command("exec", cls=_DividedCommand)
-@click.argument("uri")
+@click.argument("what", metavar="URI|NAME")
 @policy_option
 @deep_option
+@config_option
 @click.option("--allow-fresh", is_flag=True, help="Start at step zero if, and only if, the family holds no commit.")
 @click.option("--json", "as_json", is_flag=True, help="Explain in one JSON document, on stderr: stdout is COMMAND's.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def exec_command(uri: str, policy: str, deep: bool, allow_fresh: bool, as_json: bool, command: tuple[str, ...]) -> int:
+def exec_command(
+    what: str,
+    policy: str,
+    deep: bool,
+    config: Path | None,
+    allow_fresh: bool,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> int:
     """Replace this process by COMMAND, with {generation} filled in; start nothing when nothing may be resumed.
 
         lastgood exec /checkpoints/llm-7b -- torchrun train.py --resume {generation}
 
-    With --allow-fresh, and only on a family without any commit, {generation} becomes empty text.
+    With --allow-fresh, and only on a family without any commit, {generation} becomes empty text. NAME is a family of
+    lastgood.toml.
     """
-    offer = _ask(uri, policy, deep)
+    offer = _ask(what, policy, deep, config)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(_described(offer)), ensure_ascii=True), err=True)
     else:
@@ -113,10 +126,10 @@ def explain(offer: Offer) -> None:
         complain(f"note: {note.reason}: {note.message}", None)
 
 
-def _ask(uri: str, policy: str, deep: bool) -> Offer:
-    location = locate(uri)
+def _ask(what: str, policy: str, deep: bool, config: Path | None) -> Offer:
+    location = find_location(what, config)
     if location.generation is not None:
-        raise UsageError(f"names a generation, not a family: {uri}", hint=f"ask {location.family_uri}")
+        raise UsageError(f"names a generation, not a family: {what}", hint=f"ask {location.family_uri}")
     family = Family(location)
     if not location.store.is_root():
         raise StoreError(f"root is not a directory: {location.store.uri}", hint="is the file system mounted?")

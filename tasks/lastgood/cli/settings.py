@@ -19,7 +19,15 @@ from lastgood.config import (
 from lastgood.errors import UsageError
 from lastgood.location import Location, locate
 
-__all__ = ["NEITHER", "Replayable", "config_option", "configured", "find_family", "replica_of"]
+__all__ = [
+    "Replayable",
+    "config_option",
+    "configured",
+    "find_family",
+    "find_location",
+    "no_such_family",
+    "replica_of",
+]
 
 NEITHER = f"expected <root>/<family>, or the name of a family that {DEFAULT_FILE} in the working directory declares"
 
@@ -46,11 +54,25 @@ def configured(path: Path | None) -> Configuration:
 def find_family(name_or_uri: str, config: Path | None) -> tuple[Location, FamilySettings | None]:
     """What an argument names: a family of the configuration by its name, or a URI; with its settings, if it has any."""
     configuration = configured(config)
-    if "/" not in name_or_uri and name_or_uri in configuration.families:
+    if name_or_uri in configuration.families:
         settings = configuration.families[name_or_uri]
         return locate(settings.uri(name_or_uri)), settings
     location = locate(name_or_uri)
     return location, configuration.families.get(location.keys.family)
+
+
+def find_location(name_or_uri: str, config: Path | None) -> Location:
+    """What an argument names, for who needs no settings: a URI is taken without a look at the configuration.
+
+    So a launch script and an operator's act by URI never fail for a file that they do not need.
+    """
+    return locate(name_or_uri) if "/" in name_or_uri else find_family(name_or_uri, config)[0]
+
+
+def no_such_family(location: Location, settings: FamilySettings | None) -> UsageError:
+    """The refusal of a family that is not there, with what its absence most likely means."""
+    empty = f"{DEFAULT_FILE} declares it, but nobody has published there: does its job run, and is the root mounted?"
+    return UsageError(f"not a lastgood family: {location.family_uri}", hint=NEITHER if settings is None else empty)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +93,6 @@ def replica_of(location: Location, settings: FamilySettings | None) -> Replayabl
     if settings is None or settings.replica is None:
         raise UsageError(
             f"no replica declared for family {location.keys.family}",
-            hint=f"add [families.{location.keys.family}.replica] with a command to {DEFAULT_FILE}",
+            hint=f"add [families.{location.keys.family}.replica] with a command to {DEFAULT_FILE}, or name the file: --config FILE",
         )
     return Replayable(replica=settings.replica, objectives=settings.objectives, ignored=settings.ignored)

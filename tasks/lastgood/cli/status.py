@@ -10,7 +10,8 @@ import click
 
 from lastgood.cli.output import age, emit_json, json_option, say, table
 from lastgood.cli.refusals import refusal_lines
-from lastgood.cli.settings import NEITHER, config_option, configured, find_family
+from lastgood.cli.settings import config_option, configured, find_family, no_such_family
+from lastgood.config import FamilySettings
 from lastgood.errors import LastgoodError, UsageError
 from lastgood.family import Family, Offer
 from lastgood.location import Location
@@ -36,7 +37,7 @@ def status_command(uris: tuple[str, ...], quiet: bool, config: Path | None, as_j
     reports, code = [], 0
     for uri in chosen:
         try:
-            report = _report(find_family(uri, config)[0])
+            report = _report(*find_family(uri, config))
         except LastgoodError as error:
             report = {"family": uri, "state": "could not tell", "error": error.message, "exit": error.exit_code}
             if error.hint:
@@ -55,16 +56,16 @@ def _configured_uris(config: Path | None) -> tuple[str, ...]:
     configuration = configured(config)
     uris = tuple(settings.uri(name) for name, settings in configuration.families.items())
     if not uris:
-        raise UsageError("no family named: expected `lastgood status URI`, or families in lastgood.toml")
+        raise UsageError("no family named: expected `lastgood status URI`, families in lastgood.toml, or --config FILE")
     return uris
 
 
-def _report(location: Location) -> dict[str, Any]:
+def _report(location: Location, settings: FamilySettings | None) -> dict[str, Any]:
     if location.generation is not None:
         raise UsageError(f"names a generation, not a family: {location.uri}", hint="ask `lastgood inspect`")
     family = Family(location)
     if not family.exists():
-        raise UsageError(f"not a lastgood family: {location.family_uri}", hint=NEITHER)
+        raise no_such_family(location, settings)
     survey, offer = family.survey(), family.latest()
     state = "quarantined" if survey.quarantine else "ready" if offer.generation else "nothing to resume"
     return {

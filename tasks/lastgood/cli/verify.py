@@ -10,7 +10,7 @@ import click
 
 from lastgood.cli.evidence import junit_option, keep_evidence, write_junit
 from lastgood.cli.output import emit_json, json_option, progress_bar, say
-from lastgood.cli.settings import NEITHER, config_option, find_family
+from lastgood.cli.settings import config_option, find_family, no_such_family
 from lastgood.errors import FormatError, UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
@@ -50,7 +50,7 @@ def verify_command(
     location, settings = find_family(what, config)
     family = Family(location, ignored=settings.ignored if settings else None)
     if not family.exists():
-        raise UsageError(f"not a lastgood family: {location.family_uri}", hint=NEITHER)
+        raise no_such_family(location, settings)
     if repair:
         if location.generation is not None:
             raise UsageError(f"--repair mends a family's pointers: {what} names a generation")

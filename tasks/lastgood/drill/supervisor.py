@@ -267,7 +267,8 @@ class _Drill:
         heed(self._cancel)
         status = self._launcher.exit_status()
         if status is not None:
-            return f"the launcher ended with status {status} before {awaited}"
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            return f"the launcher {how} before {awaited}"
         if time.monotonic() > deadline:
             return f"no sign of {awaited} within {self._budget_seconds:g} s"
         return None
