@@ -33,7 +33,16 @@ from lastgood.protocol import (
     take_survey,
 )
 from lastgood.protocol.survey import RefusalName
-from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_record, newest_records, next_attempt
+from lastgood.records import (
+    Kept,
+    Measurements,
+    Record,
+    keep_verdict,
+    newest_first,
+    newest_pass,
+    newest_records,
+    next_attempt,
+)
 from lastgood.stores.port import Progress
 from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Rung, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
@@ -195,10 +204,9 @@ class Family:
 
     def _was_read_whole(self, generation: GenerationId) -> bool:
         try:
-            record = newest_record(self._store, self._keys, generation, Tier.MANIFEST)
+            return newest_pass(self._store, self._keys, generation, Tier.MANIFEST) is not None
         except FormatError:
             return False  # a spoiled record is no evidence, and no reason to offer nothing
-        return record is not None and record.rung is Rung.FULL and record.verdict.outcome is Outcome.PASS
 
     def verify(
         self, generation: GenerationId, *, depth: Depth = Depth.FULL, progress: Progress | None = None
@@ -259,13 +267,19 @@ class Family:
         data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
         manifest = manifest_digest(data) if data is not None else None
         try:
-            newest = newest_record(self._store, self._keys, generation, tier, manifest=manifest)
+            # Of two gates at once the one that could not tell may come last; what the other found stands all the same.
+            standing = next(
+                (
+                    one
+                    for one in newest_first(self._store, self._keys, generation, tier, manifest=manifest)
+                    if _stands(one, full=full)
+                ),
+                None,
+            )
         except FormatError:
-            newest = None  # a spoiled record is no evidence, and must not keep its generation, or others, from a gate
-        if newest is not None and newest.verdict.outcome.is_conclusive:
-            stands = newest.verdict.outcome is Outcome.FAIL or newest.rung is Rung.FULL or not full
-            if stands and (older_than is None or self._now() - newest.finished_at < older_than):
-                return None
+            standing = None  # a spoiled record is no evidence, and must not keep its generation, or others, from a gate
+        if standing is not None and (older_than is None or self._now() - standing.finished_at < older_than):
+            return None
         return next_attempt(self._store, self._keys, generation, manifest, tier)
 
     def unjudged(self, *, besides: Collection[GenerationId] = ()) -> tuple[GenerationId, ...]:
@@ -418,6 +432,12 @@ class Family:
             )
         if not self.exists():
             raise UsageError(f"not a lastgood family: {self.location.family_uri}")
+
+
+def _stands(record: Record, *, full: bool) -> bool:
+    """Whether a record is evidence: a fail of any rung, a pass of the full one or, if that will do, of any."""
+    outcome = record.verdict.outcome
+    return outcome.is_conclusive and (outcome is Outcome.FAIL or record.rung is Rung.FULL or not full)
 
 
 def _is_text(text: str) -> bool:

@@ -7,6 +7,7 @@ clocks do not. Source: docs/architecture.md
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ __all__ = [
     "Record",
     "RecordName",
     "list_records",
+    "newest_first",
     "newest_pass",
     "newest_record",
     "newest_records",
@@ -216,13 +218,7 @@ def newest_record(
         FormatError: The record is not lawful.
         StoreError: The store could not tell.
     """
-    wanted = RecordName.of(generation, manifest, tier, 1).manifest if manifest else None
-    names = [
-        name
-        for name in _names(store, keys, generation)
-        if name.tier is tier and (wanted is None or name.manifest == wanted)
-    ]
-    return _read(store, keys, max(names, key=lambda name: name.attempt)) if names else None
+    return next(newest_first(store, keys, generation, tier, manifest=manifest), None)
 
 
 def newest_pass(store: DocumentStore, keys: FamilyKeys, generation: GenerationId, tier: Tier) -> Record | None:
@@ -232,12 +228,36 @@ def newest_pass(store: DocumentStore, keys: FamilyKeys, generation: GenerationId
         FormatError: A record that was read on the way is not lawful.
         StoreError: The store could not tell.
     """
-    names = [name for name in _names(store, keys, generation) if name.tier is tier]
-    for name in sorted(names, key=lambda name: name.attempt, reverse=True):
-        record = _read(store, keys, name)
+    for record in newest_first(store, keys, generation, tier):
         if record.verdict.outcome is Outcome.PASS and record.rung is Rung.FULL:
             return record
     return None
+
+
+def newest_first(
+    store: DocumentStore, keys: FamilyKeys, generation: GenerationId, tier: Tier, *, manifest: str | None = None
+) -> Iterator[Record]:
+    """The records of one generation and tier, the highest attempt first, read as they are asked for.
+
+    Args:
+        store: Where.
+        keys: The family.
+        generation: What was judged.
+        tier: The gate.
+        manifest: Only records of the manifest with this digest.
+
+    Raises:
+        FormatError: The record that was asked for is not lawful.
+        StoreError: The store could not tell.
+    """
+    wanted = RecordName.of(generation, manifest, tier, 1).manifest if manifest else None
+    names = [
+        name
+        for name in _names(store, keys, generation)
+        if name.tier is tier and (wanted is None or name.manifest == wanted)
+    ]
+    for name in sorted(names, key=lambda name: name.attempt, reverse=True):
+        yield _read(store, keys, name)
 
 
 def newest_records(
@@ -245,22 +265,24 @@ def newest_records(
 ) -> Mapping[Tier, Record]:
     """Of each tier, the newest record of the newest generation that has one, among the 1,000 judged last.
 
+    A spoiled record is none: one file that somebody damaged must not hide what the others say.
+
     Args:
         store: Where.
         keys: The family.
         among: Only generations of these.
 
     Raises:
-        FormatError: One of them is not lawful.
         StoreError: The store could not tell.
     """
     found: dict[Tier, Record] = {}
     judged = [generation for generation in _judged(store, keys) if among is None or generation in among]
     for generation in reversed(judged[-MAXIMUM_GENERATIONS_SEARCHED:]):
-        names = sorted(_names(store, keys, generation), key=lambda name: name.attempt)
-        for tier, name in {name.tier: name for name in names}.items():
-            if tier not in found:
-                found[tier] = _read(store, keys, name)
+        names = sorted(_names(store, keys, generation), key=lambda name: name.attempt, reverse=True)
+        for name in names:
+            if name.tier not in found:
+                with contextlib.suppress(FormatError):
+                    found[name.tier] = _read(store, keys, name)
         if len(found) == len(Tier):
             break
     return dict(sorted(found.items()))
