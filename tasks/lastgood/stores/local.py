@@ -310,6 +310,7 @@ class LocalStore:
         doomed = self.path(prefix)
         away = doomed.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
         with _classified(f"discard {prefix}"):
+            self._check_no_link(doomed.parent)
             try:
                 self._files.rename(doomed, away)
             except FileNotFoundError:
@@ -321,6 +322,7 @@ class LocalStore:
         directory = self.path(prefix)
         swept = []
         with _classified(f"sweep {prefix}"):
+            self._check_no_link(directory)
             try:
                 names = sorted(entry for entry in os.listdir(directory) if entry.startswith(TEMPORARY_PREFIX))
             except FileNotFoundError:
@@ -347,6 +349,15 @@ class LocalStore:
         if not self.root.is_dir():
             raise StorePermanentError(
                 f"root is not a directory: {self.root}", hint="is the file system mounted, and the path spelled right?"
+            )
+
+    def _check_no_link(self, directory: Path) -> None:
+        """Nothing is removed behind a link: it may lead to what another family needs. A family itself may be one."""
+        family, *below = directory.relative_to(self.root).parts
+        if os.path.realpath(directory) != os.path.join(os.path.realpath(self.root / family), *below):
+            raise StorePermanentError(
+                f"link in the place of a directory: {directory}: nothing is removed behind it",
+                hint="put the directory itself there; `ls -ld` shows where the link leads",
             )
 
     def _make_parents(self, directory: Path) -> None:

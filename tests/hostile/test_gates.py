@@ -1,0 +1,113 @@
+"""What races, damage and links do to gates and sweeps: evidence stands, and nothing outside of a family goes."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from lastgood.cli import run
+from lastgood.errors import StorePermanentError
+from lastgood.family import Family
+from lastgood.location import Location
+from lastgood.reconcile import sweep
+from lastgood.records import Measurements, list_records
+from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_life
+from lastgood.verdict import Check, CheckState, Outcome, Rung, Tier, Verdict, judge
+from lastgood.verify import Depth
+
+LATER = datetime.now(UTC) + timedelta(days=30)
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltFamily:
+    return build_family(tmp_path, "llm-7b", recipe=Recipe(world_size=1))
+
+
+@pytest.fixture
+def family(built: BuiltFamily) -> Family:
+    return Family(Location(store=built.store, keys=built.keys, generation=None))
+
+
+def could_not_tell(family: Family) -> Verdict:
+    check = Check(name="bytes", state=CheckState.INCONCLUSIVE, detail="input/output error")
+    subject = family.location.keys.family
+    return judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject=subject, checks=[check], required=["bytes"])
+
+
+def test_a_pass_stands_though_a_second_verifier_could_not_tell(built: BuiltFamily, family: Family) -> None:
+    """Of two verifiers one may hit a sick disk; a save that is proven must not be read, and recorded, once more."""
+    attempt = family.due_attempt(built.newest, Tier.MANIFEST)
+    judged = family.judge(built.newest)
+    for verdict in (judged.verdict, could_not_tell(family)):
+        family.keep(verdict, built.newest, judged.started_at, judged.measurements, attempt=attempt)
+    outcomes = [record.verdict.outcome for record in list_records(built.store, built.keys)]
+    assert outcomes == [Outcome.PASS, Outcome.INCONCLUSIVE]
+    assert family.due_attempt(built.newest, Tier.MANIFEST) is None
+    assert built.newest not in family.unjudged()
+    assert family.latest().notes == (), "its bytes were read"
+
+
+def test_a_full_pass_stands_though_somebody_looked_at_sizes_later(built: BuiltFamily, family: Family) -> None:
+    """A weaker look by hand takes nothing away from the evidence that there is."""
+    family.verify(built.newest)
+    family.verify(built.newest, depth=Depth.METADATA)
+    assert family.due_attempt(built.newest, Tier.MANIFEST) is None
+    assert family.due_attempt(built.newest, Tier.MANIFEST, older_than=timedelta(0)) == 3
+
+
+def test_evidence_that_nobody_could_renew_ages_all_the_same(built: BuiltFamily, family: Family) -> None:
+    """A gate that could not tell must not make old evidence look fresh."""
+    family.verify(built.newest)
+    family.keep(could_not_tell(family), built.newest, datetime.now(UTC), Measurements())
+    assert family.due_attempt(built.newest, Tier.MANIFEST, older_than=timedelta(days=1)) is None
+    assert family.due_attempt(built.newest, Tier.MANIFEST, older_than=timedelta(0)) == 3
+
+
+def test_status_speaks_of_a_family_with_a_spoiled_record(
+    built: BuiltFamily, family: Family, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 3 a.m. one torn file of evidence must not hide what may be resumed."""
+    for generation in built.generations[-2:]:
+        family.verify(generation)
+    for record in (built.root / built.keys.records / str(built.newest)).iterdir():
+        record.chmod(0o644)
+        record.write_bytes(b"\xff torn")
+    assert run(["status", family.location.family_uri]) == 0
+    shown = capsys.readouterr().out
+    assert str(built.newest) in shown
+    assert "could not tell" not in shown.lower()
+
+
+def put_aside(directory: Path, elsewhere: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    elsewhere.mkdir()
+    directory.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("prefix", ["staging", "manifests"])
+def test_a_sweep_removes_nothing_behind_a_link(built: BuiltFamily, family: Family, tmp_path: Path, prefix: str) -> None:
+    """Whoever may write into one family must not reach the stagings of another through the sweep."""
+    built = build_life(built, steps=[60], recipe=Recipe(world_size=1))
+    elsewhere, key = tmp_path / "elsewhere", getattr(built.keys, prefix)
+    put_aside(built.root / key, elsewhere)
+    (elsewhere / "00000001-0000000000000900~ffffffff").mkdir()
+    (elsewhere / ".tmp-0123456789abcdef").write_bytes(b"theirs")
+    swept = sweep(family.location, now=LATER)
+    assert len(list(elsewhere.iterdir())) == 2
+    assert any("link" in error.message for error in swept.errors)
+    with pytest.raises(StorePermanentError, match="link"):
+        built.store.sweep(key, before=LATER)
+
+
+def test_a_family_that_is_a_link_itself_is_swept(built: BuiltFamily, family: Family, tmp_path: Path) -> None:
+    """People put a large family onto another disk and leave a link; its leftovers must go as anybody's."""
+    home = built.root / built.family
+    home.rename(tmp_path / "big")
+    home.symlink_to(tmp_path / "big")
+    left = built.root / built.keys.commits / ".tmp-0123456789abcdef"
+    left.write_bytes(b"left")
+    assert sweep(family.location, now=LATER).errors == ()
+    assert not left.exists()
