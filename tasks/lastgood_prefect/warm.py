@@ -24,7 +24,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -104,6 +104,8 @@ def _leave_waiting(worker: int, address: str) -> None:
         subprocess.Popen(
             [sys.executable, "-m", "lastgood_prefect.warm", SERVE, str(worker), address],
             env=environment,
+            # Python looks for modules here first, and a run's directory is one that anybody may make again in /tmp.
+            cwd="/",
             # The worker reads our streams to their end, and that must not be the end of the process that waits.
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -218,7 +220,7 @@ class _Waiting:
         # What is imported is shared with every fork until one writes to it; a collection would write to all of it.
         gc.collect()
         gc.freeze()
-        self._loaded = _own_files()
+        self._loaded = _loaded_files()
 
     def _stop_listening(self) -> None:
         if self._listener.fileno() >= 0:
@@ -227,9 +229,13 @@ class _Waiting:
 
     def _accept(self) -> Request | None:
         """Fork for whoever connected; returns in the fork only."""
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            self._stop_listening()  # no descriptor is left: runs go their ordinary way, those that we forked go on
+            return None
         connection.settimeout(ANSWER_SECONDS)
-        if _own_files() != self._loaded:
+        if _loaded_files() != self._loaded:
             self._stop_listening()
             connection.close()
             return None
@@ -238,15 +244,29 @@ class _Waiting:
         except (OSError, ValueError):
             connection.close()
             return None
+        if _has_left(connection):
+            _close(request.streams)  # it waited too long for us, and is the run itself by now
+            connection.close()
+            return None
         ours = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._leave_in_fork(connection, ours)
-            return request
-        for stream in request.streams:
-            os.close(stream)
+        pid = process = -1
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._leave_in_fork(connection, ours)
+                return request
+            process = os.pidfd_open(pid)
+        except OSError:
+            # Of processes or descriptors there are no more; the runs that we forked need us, whatever we cannot do now.
+            if pid > 0:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            connection.close()
+            return None
+        finally:
+            if pid != 0:
+                _close(request.streams)
         connection.settimeout(None)
-        process = os.pidfd_open(pid)
         run = _Run(pid, connection)
         self._by_process[process] = self._by_connection[connection.fileno()] = run
         self._poll.register(process, select.POLLIN)
@@ -299,22 +319,44 @@ def _read_request(connection: socket.socket) -> Request:
     if _peer(connection) != os.getuid():
         raise ValueError("another user")
     head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, _STREAMS)
-    length = int(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else 0
-    data = _receive(connection, length) if 0 < length <= MAXIMUM_REQUEST_BYTES else b""
-    if not data or len(streams) != _STREAMS:
-        for stream in streams:
-            os.close(stream)
-        raise ValueError("not a request")
-    directory, environment = json.loads(data)
+    try:
+        length = int(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else 0
+        data = _receive(connection, length) if 0 < length <= MAXIMUM_REQUEST_BYTES else b""
+        if not data or len(streams) != _STREAMS:
+            raise ValueError("not a request")
+        directory, environment = json.loads(data)
+    except BaseException:
+        _close(streams)
+        raise
     return Request(directory, environment, list(streams))
 
 
-def _own_files() -> dict[str, int]:
-    """Module of ours that is loaded → when its file was last changed; flows are read anew by every run."""
+def _has_left(connection: socket.socket) -> bool:
+    """Whether whoever asked hears us no more."""
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _loaded_files() -> dict[str, int]:
+    """Module that is loaded → when its file was last changed; flows are read anew by every run.
+
+    All of ours, and of others what stands at the top: an installer writes each file of a package anew.
+    """
     found = {}
     for name, module in list(sys.modules.items()):
         path: Any = getattr(module, "__file__", None)
-        if path and name.split(".")[0] in ("lastgood", "lastgood_prefect"):
+        package, _, below = name.partition(".")
+        if path and (not below or package in ("lastgood", "lastgood_prefect")):
             with contextlib.suppress(OSError):
                 found[name] = os.stat(path).st_mtime_ns
     return found
@@ -331,6 +373,8 @@ def _become(request: Request) -> int:
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.directory)
+    if not sys.flags.safe_path:
+        sys.path[0] = request.directory  # as `python -m` does
     random.seed()
     sys.argv = [ENGINE]
     sys.modules.pop(ENGINE, None)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -180,3 +183,60 @@ def test_another_environment_is_not_served_by_this_one(worker: Worker) -> None:
     assert waiting.children() == []
     started.kill()
     assert worker.end()[0] == -signal.SIGKILL
+
+
+def ask(waiting: psutil.Process, data: bytes) -> socket.socket:
+    """Ask for a run as its process would, with these bytes for what it needs."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(60.0)
+    connection.connect(f"\0{waiting.cmdline()[5]}")
+    socket.send_fds(connection, [len(data).to_bytes(4, "big")], range(3))
+    connection.sendall(data)
+    return connection
+
+
+def test_what_waits_imports_nothing_from_the_directory_of_a_run(worker: Worker) -> None:
+    """A run's directory in /tmp goes with the run; whoever makes it again must not choose what later runs import."""
+    assert wait_until(worker.waiting).cwd() == "/"
+
+
+def test_a_run_whose_process_gave_up_waiting_is_not_forked(worker: Worker) -> None:
+    """It has gone its ordinary way by then, and one save would be judged by two runs of one name."""
+    waiting = wait_until(worker.waiting)
+    waiting.suspend()
+    started = worker.begin(PREFECT__FLOW_RUN_ID="00000000-0000-0000-0000-000000000000")
+    wait_until(lambda: "prefect.engine" in started.cmdline())
+    waiting.resume()
+    # Answered in turn: once the second one is, the first has been looked at, and the process has forked for one alone.
+    with ask(waiting, json.dumps(["/", {"PREFECT__FLOW_RUN_ID": "nonsense"}]).encode()) as second:
+        (forked,) = struct.unpack("!I", second.recv(4))
+        assert [one.pid for one in waiting.children()] in ([], [forked])
+    started.kill()
+    assert worker.end()[0] == -signal.SIGKILL
+
+
+def test_what_is_no_request_leaves_no_descriptor_behind(worker: Worker) -> None:
+    """It lives as long as its worker: what each mistake leaves open would end it, and every run that it forked."""
+    waiting = wait_until(worker.waiting)
+    before = waiting.num_fds()
+    for _ in range(5):
+        with ask(waiting, b"no JSON") as connection:
+            assert connection.recv(1) == b""
+    assert waiting.num_fds() == before
+
+
+def test_a_run_goes_on_when_there_are_no_descriptors_for_another(worker: Worker) -> None:
+    """A verdict that is nearly there must not die of what somebody else asked for."""
+    waiting = wait_until(worker.waiting)
+    started = worker.begin(PREFECT__FLOW_RUN_ID="00000000-0000-0000-0000-000000000000")
+    (run,) = wait_until(waiting.children)
+    waiting.rlimit(resource.RLIMIT_NOFILE, (3, 4096))  # of the standard streams, so no other one
+    with socket.socket(socket.AF_UNIX) as other:
+        other.settimeout(60.0)
+        other.connect(f"\0{waiting.cmdline()[5]}")
+        with contextlib.suppress(ConnectionError):
+            assert other.recv(1) == b"", "nobody listens any more"
+    assert run.is_running()
+    assert run.status() != psutil.STATUS_ZOMBIE
+    started.terminate()
+    assert worker.end()[0] == -signal.SIGTERM
