@@ -145,3 +145,13 @@ def test_every_key_of_a_family_lies_where_the_protocol_says() -> None:
     assert keys.artifacts(generation) == "llm-7b/00000003-0000000000048000"
     assert keys.artifacts(GenerationId(0, 500, "checkpoint-500")) == "llm-7b/checkpoint-500"
     assert (keys.last_good, keys.quarantine) == ("llm-7b/.lastgood/LAST_GOOD", "llm-7b/.lastgood/QUARANTINE")
+
+
+def test_a_staging_names_the_generation_that_it_was_to_become() -> None:
+    """Whoever counts or removes what dead publishes left must not take a stranger's directory for one of them."""
+    generation = GenerationId(3, 48000)
+    assert GenerationId.of_staging(f"{generation}~0123abcd") == generation
+    for name in (str(generation), f"{generation}~0123ABCD", f"{generation}~0123abcde", "x~0123abcd", ""):
+        assert GenerationId.of_staging(name) is None
+    assert GenerationId.find(str(generation)) == generation
+    assert GenerationId.find("checkpoint-500") is None

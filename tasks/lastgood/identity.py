@@ -20,6 +20,7 @@ MAXIMUM_NAME_BYTES = 200
 MAXIMUM_KEY_BYTES = 1024
 
 _GENERATION = re.compile(r"(\d{8})-(\d{16})(?:~(.+))?", re.ASCII)
+_STAGING = re.compile(r"(\d{8}-\d{16})~[0-9a-f]{8}", re.ASCII)
 # A manifest has up to a million keys, so they are searched by regular expressions, not character by character.
 _UNLAWFUL_COMPONENT = re.compile(r"(?:^|/)(\.{0,2})(?:/|\Z)")
 _UNLAWFUL_CHARACTER = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
@@ -81,6 +82,20 @@ class GenerationId:
         if match is None:
             raise FormatError(f"not a generation id: expected <incarnation:8 digits>-<step:16 digits>, found {text!r}")
         return cls(int(match[1]), int(match[2]), match[3] or "")
+
+    @classmethod
+    def find(cls, text: str) -> GenerationId | None:
+        """The generation of this name, or None where it names none: whatever may lie in a directory of ours."""
+        try:
+            return cls.parse(text)
+        except FormatError:
+            return None
+
+    @classmethod
+    def of_staging(cls, name: str) -> GenerationId | None:
+        """The generation that a staging directory of this name was to become, or None where it is no such name."""
+        match = _STAGING.fullmatch(name)
+        return cls.find(match[1]) if match is not None else None
 
 
 def check_key(key: str) -> str:

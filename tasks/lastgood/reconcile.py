@@ -10,7 +10,6 @@ Source: docs/protocol.md, "Cleaning".
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,8 +33,6 @@ SWEEP_AFTER = timedelta(days=1)
 """What nothing changed for so long, of a life that was cut, is left over: no rank pauses for a day and comes back."""
 MAXIMUM_GENERATIONS_SEARCHED = 1000
 """Candidates whose restores and drills are looked at; an objective in days never asks for older ones."""
-
-_STAGING = re.compile(r"(\d{8}-\d{16})~[0-9a-f]{8}", re.ASCII)
 
 _Answer = TypeVar("_Answer")
 
@@ -140,22 +137,20 @@ class _Sweeper:
         """Publishes of lives that were cut which have no COMMIT, or a staging beside it."""
         found: dict[GenerationId, _Left] = {}
 
-        def note(text: str) -> _Left | None:
-            generation = _parse(text)
+        def note(generation: GenerationId | None) -> _Left | None:
             # Number 0 is foreign: nobody publishes under it through a staging.
             if generation is None or not 0 < generation.incarnation < self._cut:
                 return None
             return found.setdefault(generation, _Left())
 
         for name in self._store.names(self._keys.staging).directories:
-            match = _STAGING.fullmatch(name)
-            if match is not None and (left := note(match[1])) is not None:
+            if (left := note(GenerationId.of_staging(name))) is not None:
                 left.stagings.append(f"{self._keys.staging}/{name}")
         for name in self._store.names(self._keys.manifests).files:
-            if (left := note(name.removesuffix(".json"))) is not None:
+            if (left := note(GenerationId.find(name.removesuffix(".json")))) is not None:
                 left.has_manifest = True
         for name in self._store.names(self._keys.family).directories:
-            if (left := note(name)) is not None:
+            if (left := note(GenerationId.find(name))) is not None:
                 left.has_directory = True
         return ((g, left) for g, left in found.items() if left.stagings or g not in self._committed)
 
@@ -265,10 +260,3 @@ def _ago(passed: timedelta) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-def _parse(text: str) -> GenerationId | None:
-    try:
-        return GenerationId.parse(text)
-    except FormatError:
-        return None

@@ -16,7 +16,6 @@ from lastgood.config import Objectives
 from lastgood.drill.faults import Fault, Shot
 from lastgood.drill.timeline import Recovery
 from lastgood.drill.watch import Life
-from lastgood.errors import FormatError
 from lastgood.identity import GenerationId
 from lastgood.replica.processes import ProcessIdentity
 from lastgood.verdict import Check, CheckState, Finding, Note, NoteReason, Reason, Rung, Tier, Verdict, judge
@@ -106,7 +105,7 @@ def loss_steps(killed: Life, recovered: Life) -> int:
 def resumed_generation(life: Life) -> GenerationId | None:
     """What a life resumed, by its ranks' word; None for a fresh start."""
     told = [trace.discovered.generation for _, trace in sorted(life.ranks.items()) if trace.discovered is not None]
-    return _parsed(told[0]) if told and told[0] is not None else None
+    return GenerationId.find(told[0]) if told and told[0] is not None else None
 
 
 def _fault_fired(observed: Observed) -> Check:
@@ -269,14 +268,7 @@ def _acknowledged(life: Life) -> list[GenerationId]:
     """What this life resumed, and every save that it was told had been kept."""
     saves = [saved.generation for trace in life.ranks.values() for saved in trace.saved]
     resumed = resumed_generation(life)
-    return [g for g in (resumed, *map(_parsed, saves)) if g is not None]
-
-
-def _parsed(text: str) -> GenerationId | None:
-    try:
-        return GenerationId.parse(text)
-    except FormatError:
-        return None
+    return [g for g in (resumed, *map(GenerationId.find, saves)) if g is not None]
 
 
 def _why(observed: Observed) -> str:

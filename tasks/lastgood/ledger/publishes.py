@@ -8,7 +8,6 @@ the other and a newer life fences every older one; it counts for nothing until i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,8 +24,6 @@ from lastgood.stores import Store
 from lastgood.verify.reading import read_document
 
 __all__ = ["Begun", "Ending", "unfinished_rows"]
-
-_STAGING = re.compile(r"(\d{8}-\d{16})~[0-9a-f]{8}", re.ASCII)
 
 
 class Ending(StrEnum):
@@ -53,9 +50,9 @@ class Begun:
         """What lies there; to be asked before the commits are listed."""
         stagings: dict[GenerationId, tuple[str, ...]] = {}
         for name in store.names(keys.staging).directories:
-            if (match := _STAGING.fullmatch(name)) and (generation := _parsed(match[1])):
+            if (generation := GenerationId.of_staging(name)) is not None:
                 stagings[generation] = (*stagings.get(generation, ()), name)
-        names = (_parsed(name.removesuffix(".json")) for name in store.names(keys.manifests).files)
+        names = (GenerationId.find(name.removesuffix(".json")) for name in store.names(keys.manifests).files)
         return cls(stagings=stagings, manifests=frozenset(name for name in names if name is not None))
 
 
@@ -118,10 +115,3 @@ def _seen(store: Store, keys: FamilyKeys, generation: GenerationId, stagings: tu
         pass  # what it left still has a time
     changes = (store.last_changed(f"{keys.staging}/{staging}") for staging in stagings)
     return max((change for change in changes if change is not None), default=None)
-
-
-def _parsed(text: str) -> GenerationId | None:
-    try:
-        return GenerationId.parse(text)
-    except FormatError:
-        return None
