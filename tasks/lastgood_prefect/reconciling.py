@@ -188,7 +188,7 @@ def conclude(rounds: Sequence[Round], freed: Sequence[Freed]) -> State[Any]:
         remarks += [f"{one.family.name}: {done}" for done in _done(one.tidied)]
         remarks += [stale.message for stale in one.stale]
     return final_state(
-        (answer.record.verdict for answer in answers if answer.record is not None),
+        (answer.verdict for answer in answers if answer.verdict is not None),
         errors=[
             *(error for one in rounds for error in one.errors),
             *(answer.error for answer in answers if answer.error is not None),

@@ -21,7 +21,7 @@ from prefect.context import TaskRunContext
 from lastgood.errors import LastgoodError, StoreError, StoreTransientError
 from lastgood.identity import GenerationId
 from lastgood.records import Kept, Record, newest_record
-from lastgood.verdict import Tier
+from lastgood.verdict import Tier, Verdict
 from lastgood.verify import Depth
 from lastgood_prefect import artifacts, escape, events
 from lastgood_prefect.origin import current_origin
@@ -38,24 +38,32 @@ TIMEOUT = timedelta(hours=6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of one generation; exactly one of the last three says it.
+    """What became of one generation: it was judged, or skipped, or there is no verdict.
 
     Args:
         generation: Which; None: what is said is about the listing of generations.
         kept: The verdict, on record.
         skipped: Why there was nothing to judge.
+        standing: The conclusive record for which it was skipped.
         error: Why there is no verdict.
     """
 
     generation: GenerationId | None
     kept: Kept | None = None
     skipped: str | None = None
+    standing: Record | None = None
     error: LastgoodError | None = None
 
     @property
     def record(self) -> Record | None:
-        """The record of the verdict, if there is one."""
+        """The record of the verdict that was reached, if there is one."""
         return self.kept.record if self.kept is not None else None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What is known of the generation now: a fail that stands is as red as one that was found."""
+        known = self.record or self.standing
+        return known.verdict if known is not None else None
 
 
 def unjudged(family: ConfiguredFamily) -> Iterator[GenerationId]:
@@ -103,10 +111,10 @@ def show(family: ConfiguredFamily, answers: Sequence[Answer]) -> None:
 def conclude(answers: Sequence[Answer]) -> State[None]:
     """The final state of a run that has these answers."""
     skipped = [answer.skipped for answer in answers if answer.skipped is not None]
-    if len(skipped) == len(answers):
-        skipped.insert(0, "nothing to judge: conclusive evidence stands for every committed generation")
+    if not answers:
+        skipped.append("nothing to judge: conclusive evidence stands for every committed generation")
     return final_state(
-        (answer.record.verdict for answer in answers if answer.record is not None),
+        (answer.verdict for answer in answers if answer.verdict is not None),
         errors=[answer.error for answer in answers if answer.error is not None],
         remarks=skipped,
     )
@@ -134,7 +142,7 @@ def verify_generation(family: ConfiguredFamily, generation: GenerationId, depth:
     last = context is None or context.task_run.run_count > len(RETRY_DELAYS_SECONDS)
     answer = judge_once(family, generation, depth, last=last)
     return final_state(
-        [answer.record.verdict] if answer.record is not None else [],
+        [answer.verdict] if answer.verdict is not None else [],
         errors=[answer.error] if answer.error is not None else [],
         remarks=[answer.skipped] if answer.skipped is not None else [],
         data=answer,
@@ -162,7 +170,10 @@ def _judge(family: ConfiguredFamily, generation: GenerationId, depth: Depth, las
         return Answer(generation=generation, skipped=f"{generation}: slot burned, nothing to judge")
     attempt = gate.due_attempt(generation, Tier.MANIFEST, full=depth is Depth.FULL)
     if attempt is None:
-        return Answer(generation=generation, skipped=_standing(family, generation))
+        standing = newest_record(family.location.store, family.location.keys, generation, Tier.MANIFEST)
+        outcome = standing.verdict.outcome.value if standing is not None else "judged"
+        skipped = f"{generation}: skipped, conclusive evidence stands ({outcome})"
+        return Answer(generation=generation, skipped=skipped, standing=standing)
     progress = _progress(family, generation)
     judged = gate.judge(generation, depth=depth, progress=progress)
     progress.close()
@@ -181,12 +192,6 @@ def _judge(family: ConfiguredFamily, generation: GenerationId, depth: Depth, las
         events.generation_committed(family.name, generation, uri=family.location.generation_uri(generation))
     events.announce(family.name, kept)
     return Answer(generation=generation, kept=kept)
-
-
-def _standing(family: ConfiguredFamily, generation: GenerationId) -> str:
-    record = newest_record(family.location.store, family.location.keys, generation, Tier.MANIFEST)
-    outcome = record.verdict.outcome.value if record is not None else "judged"
-    return f"{generation}: skipped, conclusive evidence stands ({outcome})"
 
 
 def _progress(family: ConfiguredFamily, generation: GenerationId) -> artifacts.Progress:

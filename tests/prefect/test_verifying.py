@@ -167,3 +167,16 @@ def test_a_listing_that_fails_costs_none_of_the_verdicts_before_it(
     assert state.name == "Failed"
     assert "artifact_missing" in str(state.message)
     assert "cannot list" in str(state.message)
+
+
+def test_a_fail_that_stands_is_red_again(built: BuiltFamily, gate: ConfiguredFamily) -> None:
+    """An event that comes twice, or a person who asks, must not be shown green for a generation that is barred."""
+    (built.root / built.keys.artifacts(built.newest) / "data.json").unlink()
+    judge_once(gate, built.newest, Depth.FULL)
+    answer = judge_once(gate, built.newest, Depth.FULL)
+    assert answer.record is None
+    state = conclude([answer])
+    assert state.name == "Failed"
+    assert "artifact_missing" in str(state.message)
+    assert "conclusive evidence stands (fail)" in str(state.message)
+    assert recorded(built) == [(Outcome.FAIL, 1)]
