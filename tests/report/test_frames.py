@@ -178,12 +178,3 @@ def test_the_newest_record_of_a_family_is_no_weaker_pass() -> None:
     ]
     newest = newest_of_each(make_frame("restores", rows)).set_index("family")
     assert newest["step"].to_dict() == {"a": 200, "b": 200, "c": 100}
-
-
-def test_the_frames_of_one_family_hold_no_row_of_another() -> None:
-    """A page's section draws its own family, however many there are."""
-    frames = healthy("a", "b").frames()
-    for name in NAMES:
-        own = getattr(frames.of_family("a"), name)
-        assert set(own["family"]) == {"a"}
-        assert len(own) * 2 == len(getattr(frames, name))

@@ -145,11 +145,6 @@ class Frames:
         """Frames of rows by frame; a frame that is not named is empty."""
         return cls(**{one.name: make_frame(one.name, rows.get(one.name, ())) for one in fields(cls)})
 
-    def of_family(self, family: str) -> Frames:
-        """Only the rows of one family."""
-        every = {one.name: getattr(self, one.name) for one in fields(self)}
-        return Frames(**{name: frame[frame["family"] == family] for name, frame in every.items()})
-
 
 def make_frame(name: str, rows: Iterable[Mapping[str, object]] | Mapping[str, list[object]]) -> pandas.DataFrame:
     """One frame with its columns and types, however many rows there are.

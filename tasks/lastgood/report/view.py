@@ -298,8 +298,6 @@ def _trouble_of(family: FamilyView) -> str:
 
 # --- Rows of frames, by family.
 
-_GATES = ("verify", "restore", "drill")
-
 
 class _Rows:
     """The frames cut by family, each once: to ask a frame for one family after the other would be quadratic."""
