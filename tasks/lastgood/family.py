@@ -1,7 +1,7 @@
 """A family as people and launch scripts ask about it: what may be resumed, what is wrong, and the operator's acts.
 
 Decides nothing by itself: `protocol` decides, this drives it over a store and gives the answers names. Shared by the
-command line and, later, the flows.
+command line and the flows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lastgood.records import (
     next_attempt,
 )
 from lastgood.stores.port import Progress
-from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Rung, Tier, Verdict, waive
+from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
 from lastgood.verify.reading import read_commit_marker
 
@@ -264,23 +264,36 @@ class Family:
         Raises:
             StoreError: The store could not tell.
         """
-        data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
-        manifest = manifest_digest(data) if data is not None else None
-        try:
-            # Of two gates at once the one that could not tell may come last; what the other found stands all the same.
-            standing = next(
-                (
-                    one
-                    for one in newest_first(self._store, self._keys, generation, tier, manifest=manifest)
-                    if _stands(one, full=full)
-                ),
-                None,
-            )
-        except FormatError:
-            standing = None  # a spoiled record is no evidence, and must not keep its generation, or others, from a gate
+        manifest = self.digest_of(generation)
+        standing = self._standing(generation, tier, manifest, full=full)
         if standing is not None and (older_than is None or self._now() - standing.finished_at < older_than):
             return None
         return next_attempt(self._store, self._keys, generation, manifest, tier)
+
+    def standing_record(self, generation: GenerationId, tier: Tier, *, full: bool = True) -> Record | None:
+        """The conclusive record that stands for a generation as its manifest is now, or None; see `due_attempt`.
+
+        Raises:
+            StoreError: The store could not tell.
+        """
+        return self._standing(generation, tier, self.digest_of(generation), full=full)
+
+    def _standing(self, generation: GenerationId, tier: Tier, manifest: str | None, *, full: bool) -> Record | None:
+        try:
+            # Of two gates at once the one that could not tell may come last; what the other found stands all the same.
+            records = newest_first(self._store, self._keys, generation, tier, manifest=manifest)
+            return next((one for one in records if _stands(one, full=full)), None)
+        except FormatError:
+            return None  # a spoiled record is no evidence, and must not keep its generation, or others, from a gate
+
+    def digest_of(self, generation: GenerationId) -> str | None:
+        """The digest of a generation's manifest as it lies there now, or None without one.
+
+        Raises:
+            StoreError: The store could not tell.
+        """
+        data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
+        return manifest_digest(data) if data is not None else None
 
     def unjudged(self, *, besides: Collection[GenerationId] = ()) -> tuple[GenerationId, ...]:
         """The candidates without a conclusive full verdict of tier 1, oldest first; a burned slot is none.
@@ -322,13 +335,12 @@ class Family:
             attempt: From `due_attempt`; None: the next free one.
             origin: The orchestrator's run that judged, as a link or an id.
         """
-        data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
         return keep_verdict(
             self._store,
             self._keys,
             verdict,
             generation=generation,
-            manifest=manifest_digest(data) if data is not None else None,
+            manifest=self.digest_of(generation),
             started_at=started_at,
             measurements=measurements,
             attempt=attempt,
@@ -436,8 +448,7 @@ class Family:
 
 def _stands(record: Record, *, full: bool) -> bool:
     """Whether a record is evidence: a fail of any rung, a pass of the full one or, if that will do, of any."""
-    outcome = record.verdict.outcome
-    return outcome.is_conclusive and (outcome is Outcome.FAIL or record.rung is Rung.FULL or not full)
+    return record.verdict.outcome.is_conclusive and not (full and record.verdict.is_weaker_pass)
 
 
 def _is_text(text: str) -> bool:

@@ -28,7 +28,6 @@ from typing import Final, Protocol
 from lastgood.errors import LastgoodError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
-from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, manifest_digest
 from lastgood.records import RecordName
 from lastgood.verdict import Tier
 
@@ -242,14 +241,9 @@ class FamilyRequests:
             if next_attempt is None:
                 return None
             attempt, again = next_attempt, again + 1 if next_attempt == attempt else 0
-            name = RecordName.of(generation, self._manifest(generation), Tier.MANIFEST, attempt)
+            name = RecordName.of(generation, self._family.digest_of(generation), Tier.MANIFEST, attempt)
             run = self._runs.ask(gate_key(self._name, name, again), self._name)
             if run.state is not RunState.ENDED and run.id not in self._given_up:
                 return run
         self._resting[generation] = _Rest(asked=MAXIMUM_AGAIN, until=self._clock() + _A_DAY_SECONDS)
         return None
-
-    def _manifest(self, generation: GenerationId) -> str | None:
-        location = self._family.location
-        data = location.store.get(location.keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
-        return manifest_digest(data) if data is not None else None

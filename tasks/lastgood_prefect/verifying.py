@@ -20,7 +20,7 @@ from prefect.context import TaskRunContext
 
 from lastgood.errors import LastgoodError, StoreError, StoreTransientError
 from lastgood.identity import GenerationId
-from lastgood.records import Kept, Record, newest_record
+from lastgood.records import Kept, Record
 from lastgood.verdict import Tier, Verdict
 from lastgood.verify import Depth
 from lastgood_prefect import artifacts, escape, events
@@ -170,7 +170,7 @@ def _judge(family: ConfiguredFamily, generation: GenerationId, depth: Depth, las
         return Answer(generation=generation, skipped=f"{generation}: slot burned, nothing to judge")
     attempt = gate.due_attempt(generation, Tier.MANIFEST, full=depth is Depth.FULL)
     if attempt is None:
-        standing = newest_record(family.location.store, family.location.keys, generation, Tier.MANIFEST)
+        standing = gate.standing_record(generation, Tier.MANIFEST, full=depth is Depth.FULL)
         outcome = standing.verdict.outcome.value if standing is not None else "judged"
         skipped = f"{generation}: skipped, conclusive evidence stands ({outcome})"
         return Answer(generation=generation, skipped=skipped, standing=standing)

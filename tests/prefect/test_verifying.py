@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from lastgood.family import Family
 from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.protocol import burn, perform
-from lastgood.records import list_records
+from lastgood.records import Measurements, list_records
 from lastgood.stores import LocalStore
 from lastgood.testing.build import BuiltFamily, build_family
-from lastgood.verdict import Outcome, Tier
+from lastgood.verdict import Outcome, Tier, undecided
 from lastgood.verify import Depth
 from lastgood_prefect import verifying
 from lastgood_prefect.settings import ConfiguredFamily
@@ -173,10 +174,12 @@ def test_a_fail_that_stands_is_red_again(built: BuiltFamily, gate: ConfiguredFam
     """An event that comes twice, or a person who asks, must not be shown green for a generation that is barred."""
     (built.root / built.keys.artifacts(built.newest) / "data.json").unlink()
     judge_once(gate, built.newest, Depth.FULL)
+    could_not = undecided(tier=Tier.MANIFEST, subject="llm-7b", check="digests", why="stale file handle")
+    gate.family.keep(could_not, built.newest, datetime.now(UTC), Measurements())
     answer = judge_once(gate, built.newest, Depth.FULL)
     assert answer.record is None
     state = conclude([answer])
     assert state.name == "Failed"
     assert "artifact_missing" in str(state.message)
     assert "conclusive evidence stands (fail)" in str(state.message)
-    assert recorded(built) == [(Outcome.FAIL, 1)]
+    assert recorded(built) == [(Outcome.FAIL, 1), (Outcome.INCONCLUSIVE, 2)]
