@@ -77,7 +77,7 @@ def tidy(location: Location, *, older_than: timedelta = SWEEP_AFTER, now: dateti
     Args:
         location: The family.
         older_than: How long nothing must have changed before anything is removed.
-        now: The clock, aware.
+        now: The clock, aware; None: the store's own.
 
     Raises:
         FormatError: A document that decides is not lawful, so there is nothing to tidy by.
@@ -91,7 +91,8 @@ def tidy(location: Location, *, older_than: timedelta = SWEEP_AFTER, now: dateti
 
 def sweep(location: Location, *, older_than: timedelta = SWEEP_AFTER, now: datetime | None = None) -> Tidied:
     """The part of `tidy` that removes; see there."""
-    before = (now or datetime.now(UTC)) - older_than
+    # By the store's own clock: a machine whose clock is a day ahead would take what is being written now for left over.
+    before = (now or location.store.clock(location.keys.ours)) - older_than
     sweeper = _Sweeper(location, perform(location.store, take_survey(location.keys)), before)
     sweeper.run()
     return Tidied(burned=tuple(sweeper.burned), removed=tuple(sweeper.removed), errors=tuple(sweeper.errors))

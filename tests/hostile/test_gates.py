@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from lastgood.cli import run
 from lastgood.errors import StorePermanentError
 from lastgood.family import Family
 from lastgood.location import Location
-from lastgood.reconcile import sweep
+from lastgood.reconcile import sweep, tidy
 from lastgood.records import Measurements, list_records
 from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_life
 from lastgood.verdict import Check, CheckState, Outcome, Rung, Tier, Verdict, judge
@@ -111,3 +111,20 @@ def test_a_family_that_is_a_link_itself_is_swept(built: BuiltFamily, family: Fam
     left.write_bytes(b"left")
     assert sweep(family.location, now=LATER).errors == ()
     assert not left.exists()
+
+
+def test_a_sweep_on_a_machine_whose_clock_is_ahead_leaves_what_is_being_written(
+    built: BuiltFamily, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publisher links its marker from a temporary file; a sweep a day ahead of it would fail save after save."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(days=30)
+
+    monkeypatch.setattr("lastgood.reconcile.datetime", Ahead)
+    written = built.root / built.keys.commits / ".tmp-0123456789abcdef"
+    written.write_bytes(b"a marker under way")
+    assert tidy(family.location).removed == ()
+    assert written.exists()

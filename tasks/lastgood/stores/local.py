@@ -14,6 +14,7 @@ import fcntl
 import os
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -137,6 +138,11 @@ class LocalStore:
             self._check_root()
             return None
         return datetime.fromtimestamp(newest, UTC)
+
+    def clock(self, prefix: str) -> datetime:
+        with _classified(f"ask the time of {prefix}"), tempfile.TemporaryFile(dir=self.path(prefix)) as probe:
+            # Made and not written to: a full disk must not stop the sweep that makes room on it.
+            return datetime.fromtimestamp(os.fstat(probe.fileno()).st_ctime, UTC)
 
     def get(self, key: str, *, limit_bytes: int) -> bytes | None:
         # O_NONBLOCK so that a pipe in the place of a document is refused instead of waited for.

@@ -157,6 +157,11 @@ class Store(DocumentStore, Protocol):
     def install(self, source: str, target: str) -> bool:
         """Give a whole staged prefix its final name, durably; False if the name is taken."""
 
+    def clock(self, prefix: str) -> datetime:
+        """The moment, aware, on the clock that `last_changed` counts by, which may not be this machine's; the prefix
+        must be writable.
+        """
+
     def discard(self, prefix: str) -> None:
         """Remove everything below a prefix; renamed away first, so that a half-removed tree has no lawful name."""
 
