@@ -261,6 +261,16 @@ class StoreContract(DocumentContract):
         assert before < changed < datetime.now(UTC) + timedelta(seconds=5)
         assert store.last_changed("a/b/deep") is not None
 
+    def test_the_clock_is_the_one_of_changes(self, store: Store) -> None:
+        """What is old is told by comparing the two, so no change that was made between two looks may lie outside."""
+        store.create("a/first", b"x")
+        before = store.clock("a")
+        store.create("a/second", b"x")
+        changed = store.last_changed("a/second")
+        assert changed is not None
+        assert before <= changed <= store.clock("a")
+        assert store.names("a").files == ("first", "second")
+
     def test_a_sweep_removes_nothing_that_has_a_lawful_name(self, store: Store) -> None:
         """It is for what the store itself left half done, and for nothing else."""
         store.create("docs/a", b"x")
