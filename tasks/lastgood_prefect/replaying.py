@@ -8,6 +8,7 @@ it, since a restore that could not be judged comes again in its turn.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ __all__ = [
     "TASK_TIMEOUT",
     "Replayed",
     "Turn",
+    "TurnRecord",
     "Turns",
     "Work",
     "answer_of",
@@ -251,7 +253,7 @@ def replay(
     record = None
     try:
         replica = replica_of(turn.family)
-        record = _Record(turn, tier)
+        record = TurnRecord(turn, tier)
         key = artifacts.lawful_key(f"tier{int(tier)}-progress", turn.family.name)
         title = f"Tier {int(tier)} of {escape.markdown(record.subject)}"
         # From right to left at the end: the record is kept before anything that would speak to a server.
@@ -264,12 +266,12 @@ def replay(
     except LastgoodError as error:
         return Replayed(turn=turn, error=error)
     except TerminationSignal:
-        if record is not None and not record.is_kept:
-            record.keep(cancelled_verdict(tier, record.subject, CANCELLED), Measurements())
+        if record is not None:
+            record.salvage(cancelled_verdict(tier, record.subject, CANCELLED))
         raise
 
 
-class _Record:
+class TurnRecord:
     """The record that one turn will leave.
 
     Args:
@@ -278,9 +280,10 @@ class _Record:
     """
 
     def __init__(self, turn: Turn, tier: Tier) -> None:
-        self.is_kept = False
         self.subject = f"{turn.family.location.keys.family}/{turn.generation}" if turn.generation else turn.family.name
         self._turn = turn
+        self._reached: tuple[Verdict, Measurements] | None = None
+        self._is_kept = False
         self._began = datetime.now(UTC)
         self._attempt = (
             # Whoever asks for a restore wants one, however fresh its evidence is.
@@ -291,16 +294,37 @@ class _Record:
 
     def keep(self, verdict: Verdict, measurements: Measurements) -> Replayed:
         """Put a verdict on record and say so; a verdict whose record the store refuses is answered all the same."""
-        self.is_kept = True
         verdict = waive(verdict, self._turn.family.settings.ignored)
+        self._reached = (verdict, measurements)
         if self._turn.generation is None:
             return Replayed(turn=self._turn, verdict=verdict, measurements=measurements)
         try:
             kept = self._stored(verdict, self._turn.generation, measurements)
         except StoreError as error:
             return Replayed(turn=self._turn, verdict=verdict, measurements=measurements, error=error)
+        self._is_kept = True
         events.announce(self._turn.family.name, kept)
         return Replayed(turn=self._turn, verdict=verdict, kept=kept, measurements=measurements)
+
+    def salvage(self, otherwise: Verdict) -> None:
+        """Put what was reached on record, once, although the run is being ended; what the store refuses is lost.
+
+        Args:
+            otherwise: The verdict if none was reached: a fail that was must never give way to a cancellation.
+        """
+        if self._is_kept or self._turn.generation is None:
+            return
+        verdict, measurements = self._reached or (otherwise, Measurements())
+        with contextlib.suppress(StoreError):
+            kept = self._turn.family.family.keep(
+                verdict,
+                self._turn.generation,
+                self._began,
+                measurements,
+                attempt=self._attempt,
+                origin=current_origin(),
+            )
+            events.announce(self._turn.family.name, kept)
 
     def _stored(self, verdict: Verdict, generation: GenerationId, measurements: Measurements) -> Kept:
         family, origin = self._turn.family.family, current_origin()
