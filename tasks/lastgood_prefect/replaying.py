@@ -91,7 +91,7 @@ class Turns:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Replayed:
     """What became of one turn.
 
@@ -108,6 +108,10 @@ class Replayed:
     kept: Kept | None = None
     measurements: Measurements | None = None
     error: LastgoodError | None = None
+
+    def __repr__(self) -> str:
+        # Prefect logs what a failed task returns; the settings behind `turn` hold the replica's environment.
+        return f"<{self.turn.family.name}: {self.verdict.outcome.value if self.verdict else 'no verdict'}>"
 
 
 def run_name(flow: str) -> Callable[[], str]:

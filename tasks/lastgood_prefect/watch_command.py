@@ -72,7 +72,10 @@ def watch_command(
         settings = configuration.settings(name)
         families.append(ConfiguredFamily(name=name, location=locate(settings.uri(name)), settings=settings))
     if not families:
-        raise UsageError("no family configured", hint="add [families.NAME] with a root to lastgood.toml, or name the file: --config FILE")
+        raise UsageError(
+            "no family configured",
+            hint="add [families.NAME] with a root to lastgood.toml, or name the file: --config FILE",
+        )
     _log_to_stderr()
     patience = timedelta(seconds=patience_seconds)
     with PrefectGateRuns() as runs:

@@ -21,14 +21,18 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.exceptions import ParameterTypeError
 from prefect.utilities.callables import parameter_schema
 
-from lastgood.config import ReplicaSettings
+from lastgood.config import FamilySettings, ReplicaSettings
 from lastgood.drill import Fault, FaultKind, drill
+from lastgood.errors import StoreError
 from lastgood.location import Location, locate
 from lastgood.records import Record, list_records
 from lastgood.verdict import Outcome, Tier
 from lastgood_prefect import progress
 from lastgood_prefect.headroom import NoHeadroom, headroom
 from lastgood_prefect.pools import HEADROOM
+from lastgood_prefect.replaying import Replayed, Turn
+from lastgood_prefect.settings import ConfiguredFamily
+from lastgood_prefect.states import final_state
 from tests.flows.conftest import load_flow
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -262,3 +266,14 @@ def test_every_parameter_explains_itself(flow: Any) -> None:
     schema = parameter_schema(flow)
     assert schema.required == []
     assert all(entry.get("description") for entry in schema.properties.values()), schema.properties
+
+
+def test_the_log_of_a_failed_gate_holds_nothing_of_the_replica_environment(tmp_path: Path) -> None:
+    """Prefect logs what a failed task returns, to a server that others read; a replica's environment may hold keys."""
+    replica = ReplicaSettings(command=("true",), directory=str(tmp_path), environment={"TRACKER_KEY": "s3cret"})
+    settings = FamilySettings(root=str(tmp_path), replica=replica)
+    family = ConfiguredFamily(name="fam", location=locate(f"{tmp_path}/fam"), settings=settings)
+    answer = Replayed(turn=Turn(family=family, generation=None), error=StoreError("no answer"))
+    said = repr(final_state((), errors=[StoreError("no answer")], data=answer))
+    assert "fam: no verdict" in said
+    assert "s3cret" not in said

@@ -91,8 +91,9 @@ def replica_of(location: Location, settings: FamilySettings | None) -> Replayabl
         UsageError: The configuration says nothing about it.
     """
     if settings is None or settings.replica is None:
+        name = location.keys.family
         raise UsageError(
-            f"no replica declared for family {location.keys.family}",
-            hint=f"add [families.{location.keys.family}.replica] with a command to {DEFAULT_FILE}, or name the file: --config FILE",
+            f"no replica declared for family {name}",
+            hint=f"add [families.{name}.replica] with a command to {DEFAULT_FILE}, or name the file: --config FILE",
         )
     return Replayable(replica=settings.replica, objectives=settings.objectives, ignored=settings.ignored)

@@ -142,7 +142,9 @@ def _text(report: Mapping[str, Any]) -> str:
         f"incarnation {report['incarnation']}"
     )
     for name in report["quarantine"]:
-        lines.append(f"  quarantine  {name}: `lastgood release URI --reason ...` once its cause is fixed")
+        lines.append(
+            f"  quarantine  {name}: `lastgood release {report['family']} --reason ...` once its cause is fixed"
+        )
     lines.extend(f"  refused     {line}" for line in report["refused"])
     lines.extend(f"  finding     {finding.reason}: {finding.message}" for finding in report["findings"])
     lines.extend(f"  name        not lawful: {name}" for name in report["malformed"])
