@@ -83,14 +83,16 @@ def test_the_first_line_says_how_many_would_resume_and_why_the_others_would_not(
         family_rows("llm-7b"), family_rows("llm-13b", broken=True), family_rows("vision", stale=True), family_rows("a")
     )
     page = view_of(report)
-    assert page.headline == "3 of 4 families would resume"
+    assert page.headline == "3 of 4 families would resume; 1 quarantined"
     assert page.mood is Mood.BAD
     assert [(concern.family, concern.mood) for concern in page.concerns] == [
         ("llm-13b", Mood.BAD),
         ("vision", Mood.DOUBT),
     ]
     assert "is quarantined: restore of 00000001-0000000000082000 failed: sample ids" in page.concerns[0].text
-    assert page.concerns[1].text == "misses 1 objective: The newest passed restore is young enough: 4.13 d"
+    assert page.concerns[1].text == (
+        "misses 1 objective: “The newest passed restore is young enough”: found 4.13 d, limit 2 d"
+    )
     document = render_page(report)
     assert headline(document) == page.headline
     assert document.index("is quarantined") < document.index("<table")

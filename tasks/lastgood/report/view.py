@@ -271,10 +271,16 @@ def _headline(families: Sequence[FamilyView]) -> str:
     if not families:
         return "No family is known yet"
     if len(families) == 1:
-        return f"{families[0].name} {'would' if resuming else 'would not'} resume"
-    if resuming == len(families):
-        return f"All {words.count(resuming)} families would resume"
-    return f"{words.count(resuming)} of {words.count(len(families))} families would resume"
+        answer = f"{families[0].name} {'would' if resuming else 'would not'} resume"
+    elif resuming == len(families):
+        answer = f"All {words.count(resuming)} families would resume"
+    else:
+        answer = f"{words.count(resuming)} of {words.count(len(families))} families would resume"
+    # What resumes under a quarantine is an older, proven generation: an answer that hid it would read as all being well.
+    quarantined = sum(bool(family.quarantine) for family in families)
+    if not quarantined:
+        return answer
+    return f"{answer}; {'it is' if len(families) == 1 else words.count(quarantined)} quarantined"
 
 
 def _concern(family: FamilyView) -> Concern:
@@ -293,7 +299,10 @@ def _trouble_of(family: FamilyView) -> str:
     if family.verdict != Outcome.PASS:
         return f"would resume, but is not proven: {family.why}"
     first = next((row for row in family.objectives if row["result"] == Result.MISSED), None)
-    return f"{missed}: {first['sentence']}: {first['measured']}" if first else missed
+    if first is None:
+        return missed
+    # The sentence says what should be, so the figures must follow it, or it reads as if it held.
+    return f"{missed}: “{first['sentence']}”: found {first['measured'] or 'nothing'}, limit {first['limit']}"
 
 
 # --- Rows of frames, by family.
