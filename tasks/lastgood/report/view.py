@@ -276,7 +276,7 @@ def _headline(families: Sequence[FamilyView]) -> str:
         answer = f"All {words.count(resuming)} families would resume"
     else:
         answer = f"{words.count(resuming)} of {words.count(len(families))} families would resume"
-    # What resumes under a quarantine is an older, proven generation: an answer that hid it would read as all being well.
+    # What resumes under a quarantine is an older, proven generation: silence would read as all being well.
     quarantined = sum(bool(family.quarantine) for family in families)
     if not quarantined:
         return answer
