@@ -359,6 +359,31 @@ class Stack:
         if status >= 300:
             raise LastgoodError(f"pool not created: {name}: server says {status}: {answer}")
 
+    def ask(self, deployment: str, parameters: Mapping[str, object] = {}) -> dict[str, Any]:
+        """Ask for a run of `<flow>/<deployment>`, as its page does; the run as the server made it.
+
+        Raises:
+            LastgoodError: The server does not answer, or would not start it.
+        """
+        found = self.require("GET", f"/deployments/name/{deployment}")
+        body = {"parameters": dict(parameters)}
+        run: dict[str, Any] = self.require("POST", f"/deployments/{found['id']}/create_flow_run", body)
+        return run
+
+    def require(self, method: str, path: str, body: object = None) -> Any:
+        """The answer to a request that must succeed.
+
+        Raises:
+            LastgoodError: The server does not answer, or refused.
+        """
+        try:
+            status, answer = self.request(method, path, body)
+        except OSError as error:
+            raise LastgoodError(f"server does not answer: {method} {path}: {error}") from error
+        if status >= 300:
+            raise LastgoodError(f"server refused {method} {path}: {status}: {json.dumps(answer)[:500]}")
+        return answer
+
     def _worker(self, pool: str) -> StackProcess:
         name = f"{pool}-{os.urandom(3).hex()}"
         return StackProcess(

@@ -19,6 +19,7 @@ __all__ = ["up_command"]
 DEFAULT_PORT: Final = 4200
 HOME: Final = "lastgood-stack"
 LOOK_SECONDS: Final = 1.0
+REPORT: Final = "readiness-report/hourly"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -72,10 +73,11 @@ def up_command(home: Path | None, port: int, headroom: int | None, config: Path 
             wanted = () if headroom is None else ("--headroom", str(headroom))
             complain(f"deployed: {stack.deploy(*wanted)}", None)
             stack.run("watcher", (*LASTGOOD, "watch"))
+            stack.ask(REPORT)
             say(f"server     {stack.ui_url}")
             say(f"API        export PREFECT_API_URL={stack.api_url}")
             say(f"families   {', '.join(configuration.families)} ({path})")
-            say(f"report     {configuration.report.directory} (made at five past each hour)")
+            say(f"report     {configuration.report.directory} (made now, and at five past each hour)")
             say(f"logs       {home / 'logs'}")
             say("Ctrl-C ends everything")
             supervision = Supervision(stack.processes, lambda line: complain(line, None))

@@ -7,13 +7,12 @@ it to `checks`.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from lastgood.errors import LastgoodError
 from lastgood_prefect.stack import LASTGOOD, Stack
@@ -73,8 +72,7 @@ class Pipeline:
         Raises:
             LastgoodError: The server would not start it, or it did not end in time.
         """
-        found = self._require("GET", f"/deployments/name/{deployment}")
-        run = self._require("POST", f"/deployments/{found['id']}/create_flow_run", {"parameters": dict(parameters)})
+        run = self.stack.ask(deployment, parameters)
         deadline = time.monotonic() + RUN_TIMEOUT.total_seconds()
         while True:
             state = self.flow_run(run["id"])
@@ -88,7 +86,7 @@ class Pipeline:
 
     def flow_run(self, id_: str) -> FlowRun | None:
         """The run, if it has ended."""
-        run = self._require("GET", f"/flow_runs/{id_}")
+        run = self.stack.require("GET", f"/flow_runs/{id_}")
         state = run["state"]
         if state is None or state["type"] not in _ENDED:
             return None
@@ -99,12 +97,3 @@ class Pipeline:
     def page(self, id_: str) -> str:
         """Where people read about a run."""
         return f"{self.stack.ui_url}/runs/flow-run/{id_}"
-
-    def _require(self, method: str, path: str, body: object = None) -> Any:
-        try:
-            status, answer = self.stack.request(method, path, body)
-        except OSError as error:
-            raise LastgoodError(f"server does not answer: {method} {path}: {error}") from error
-        if status >= 300:
-            raise LastgoodError(f"server refused {method} {path}: {status}: {json.dumps(answer)[:500]}")
-        return answer
