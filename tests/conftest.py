@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 GOLDENS = Path(__file__).parent / "goldens"
+ORCHESTRATED = frozenset({"flows", "prefect", "pipeline", "deployments", "stack", "browser"})
+"""Folders whose tests start Prefect in this process, or servers below it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,6 +39,14 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, bytes], None]:
         assert content == path.read_bytes(), f"{name} changed: if on purpose, run with --update-goldens"
 
     return compare
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the orchestrated tests last: Prefect's threads draw from Python's global random stream and its server is a
+    child of ours, and tests that compare streams bit for bit, or count processes, must meet neither.
+    """
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] in ORCHESTRATED)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import (
     bench_latency,
+    bench_ledger,
     bench_pipeline,
     bench_report,
     bench_start,
@@ -112,6 +113,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_verify, "SMALL_BYTES", 4096)
     monkeypatch.setattr(bench_verify, "GROWN_BYTES", 2**14)
     monkeypatch.setattr(bench_latency, "SAVES", 2)
+    monkeypatch.setattr(bench_ledger, "RECORDS", 60)
+    monkeypatch.setattr(bench_ledger, "SAVES", 40)
     monkeypatch.setattr(bench_pipeline, "ARTIFACTS", 20)
     monkeypatch.setattr(bench_start, "LEAST_ROUNDS", 1)
     monkeypatch.setattr(bench_report, "RECORDS_A_FAMILY", 22)

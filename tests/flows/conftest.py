@@ -19,6 +19,7 @@ from prefect.events.worker import EventsWorker
 from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import (
     PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
     PREFECT_SERVER_ANALYTICS_ENABLED,
     temporary_settings,
@@ -55,7 +56,11 @@ def events_about(family: str, holding: str) -> list[str]:
 @pytest.fixture(scope="session")
 def prefect_server() -> Iterator[str]:
     """The API's URL of a server on a database of its own."""
-    quiet = {PREFECT_SERVER_ANALYTICS_ENABLED: False, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    quiet = {
+        PREFECT_SERVER_ANALYTICS_ENABLED: False,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
+        PREFECT_CLIENT_MAX_RETRIES: 12,  # a busy SQLite says 503 for longer than Prefect's five tries on a slow machine
+    }
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DO_NOT_TRACK", "1")
         environment.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
