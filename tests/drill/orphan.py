@@ -61,7 +61,7 @@ class Stop:
             self.calls += 1
             self.trail.append(f"{name} {path.name}")
             if self.calls == self.stop_before:
-                print(f"stopped before {name} {path.name}", flush=True)
+                os.write(1, f"stopped before {name} {path.name}\n".encode())
                 os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -129,7 +129,8 @@ def train(family: str, group: Meeting, stop: Stop) -> None:
             told = "fenced"
         except LastgoodError as error:
             told = f"failed: {error.message}"
-        print(f"rank {group.rank} step {step} {told}", flush=True)
+        # In one write: `print` sends the end of the line apart, and the other rank's words may come between.
+        os.write(1, f"rank {group.rank} step {step} {told}\n".encode())
     run.close()
 
 
