@@ -222,7 +222,7 @@ def test_what_is_no_request_leaves_no_descriptor_behind(worker: Worker) -> None:
     for _ in range(5):
         with ask(waiting, b"no JSON") as connection:
             assert connection.recv(1) == b""
-    assert waiting.num_fds() == before
+    assert waiting.num_fds() <= before  # the process may just have closed what its own start had left open
 
 
 def test_a_run_goes_on_when_there_are_no_descriptors_for_another(worker: Worker) -> None:

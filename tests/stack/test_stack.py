@@ -80,13 +80,14 @@ def test_a_stack_dies_with_a_starter_that_was_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     """A server that ends at once is an error with its last words, not a wait of minutes."""
+    others = descendants(os.getpid())  # another test's server
     broken = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "nonsense://"}
     with (
         pytest.raises(LastgoodError, match=r"server ended with 1 before it was ready: (?s:.*)nonsense"),
         Stack.start(tmp_path, environment=broken),
     ):
         pass
-    assert descendants(os.getpid()) == ()
+    assert set(descendants(os.getpid())) <= set(others)
 
 
 def test_a_taken_port_is_refused_by_name(tmp_path: Path) -> None:
