@@ -20,14 +20,14 @@ export DO_NOT_TRACK := 1
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## Train, verify, restore, kill and recover a small replica, then refuse its damaged copies.
+demo: $(STAMP) ## Run the whole pipeline on a small replica that is really killed, and refuse its damaged copies.
 	$(BIN)/lastgood demo
 
-test: $(STAMP) ## The fast tests, in under ten minutes on two cores.
+test: $(STAMP) ## The fast tests.
 	$(PYTEST) -m "not slow and not gpu and not service"
 
 # The longest slow test runs 16 ranks on 2 cores, hence the larger limit a test.
-test-slow: $(STAMP) ## The slow tests and those that need Debian programs, in under thirty minutes.
+test-slow: $(STAMP) ## The slow tests and those that need Debian programs.
 	$(PYTEST) -m "$(SLOW)" --timeout=1500 --durations=15
 
 # The page is written even when a test fails: a proof that did not hold is worth reading too.
