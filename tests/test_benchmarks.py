@@ -157,7 +157,8 @@ def test_every_benchmark_runs_to_its_rows(name: str, tmp_path: Path) -> None:
     except PeerMissing as error:
         pytest.skip(str(error))
     assert rows
-    assert all(0 < one.measured < math.inf for one in rows)
+    # At these sizes a peer's work may last less than its start, which is taken off: the sign of a ratio is noise here.
+    assert all(math.isfinite(one.measured) and one.measured for one in rows)
 
 
 @pytest.mark.usefixtures("tiny")
