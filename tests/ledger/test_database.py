@@ -13,7 +13,11 @@ from sqlalchemy import text
 from lastgood.errors import LedgerError, UsageError
 from lastgood.ledger import open_ledger
 from lastgood.ledger.database import MIGRATIONS, VERSION, VERSION_TABLE, open_database
+from lastgood.ledger.index import MANY_ROWS
 from lastgood.ledger.tables import metadata
+from lastgood.testing.evidence import Past, fabricate
+from tests.ledger.conftest import UNTIL
+from tests.ledger.server import PROGRAM, new_database
 
 
 def test_the_migrations_make_the_tables_that_the_code_asks(url: str) -> None:
@@ -110,3 +114,16 @@ def test_the_newest_record_is_found_by_an_index(tmp_path: Path) -> None:
     assert "ix_records_newest" in plan
     assert "TEMP B-TREE" not in plan
     assert "ix_records_finished" in plan_recent
+
+
+@pytest.mark.service(PROGRAM)
+def test_postgresql_knows_how_much_came(server: Path, root: Path) -> None:
+    """It had last counted an empty table, joined each record with a look at every save, and took minutes."""
+    past = fabricate(root, "a", Past(until=UNTIL, saves=MANY_ROWS // 2 + 1, payload="newest"))
+    with open_ledger(new_database(server, "counted")) as ledger:
+        with ledger.reading() as moment:
+            moment.execute(text("ANALYZE"))
+        ledger.rebuild({"a": str(root / "a")})
+        with ledger.reading() as moment:
+            counted = moment.scalar(text("SELECT reltuples FROM pg_class WHERE relname = 'generations'"))
+    assert counted == len(past) > MANY_ROWS // 2

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delet
 
 from lastgood.errors import FormatError, LastgoodError, StoreError, StoreTransientError, UsageError
 from lastgood.identity import GenerationId
-from lastgood.ledger.database import Database, open_database
+from lastgood.ledger.database import Database, count_anew, open_database
 from lastgood.ledger.newest import is_conclusive, is_weaker_pass, newest_first
 from lastgood.ledger.reading import FamilyReader, Standing, Unlawful
 from lastgood.ledger.rows import Row, check_rows, storable
@@ -27,6 +27,9 @@ from lastgood.location import Location, locate
 from lastgood.verdict import Tier
 
 __all__ = ["Indexed", "Ledger", "open_ledger"]
+
+MANY_ROWS = 1000
+"""New ones in one update, after which the database's idea of a table may be wrong by orders of magnitude."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +175,8 @@ class _Update:
         standing = self._reader.standing()
         new_saves = self._index_saves(standing)
         new_records = self._index_records()
+        if new_saves + new_records >= MANY_ROWS:
+            count_anew(self._connection, generations, records)
         self._index_checks()
         self._replace(unfinished, standing.unfinished)
         self._replace(malformed, [{"key": one.key, "message": one.message} for one in self._malformed])
