@@ -44,11 +44,11 @@ from lastgood.records import (
     next_attempt,
 )
 from lastgood.stores.port import Progress
-from lastgood.verdict import Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict, waive
+from lastgood.verdict import FamilyState, Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
 from lastgood.verify.reading import read_commit_marker
 
-__all__ = ["Family", "Judged", "Offer"]
+__all__ = ["Family", "Judged", "Offer", "family_state"]
 
 MAXIMUM_REASON_CHARACTERS = 4096
 """What the documents hold."""
@@ -444,6 +444,13 @@ class Family:
             )
         if not self.exists():
             raise UsageError(f"not a lastgood family: {self.location.family_uri}")
+
+
+def family_state(survey: Survey, offer: Offer) -> FamilyState:
+    """What a family may offer, in one word; a quarantine is said first, for it needs a person."""
+    if survey.quarantine:
+        return FamilyState.QUARANTINED
+    return FamilyState.READY if offer.generation is not None else FamilyState.NOTHING_TO_RESUME
 
 
 def _stands(record: Record, *, full: bool) -> bool:

@@ -16,6 +16,7 @@ from lastgood.reasons import NoteReason, Reason
 __all__ = [
     "WORST_FIRST",
     "Check",
+    "FamilyState",
     "Finding",
     "Note",
     "NoteReason",
@@ -27,6 +28,7 @@ __all__ = [
     "judge",
     "undecided",
     "waive",
+    "worst_exit_code",
 ]
 
 
@@ -49,6 +51,23 @@ class Outcome(StrEnum):
 
 WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_RUN, Outcome.PASS)
 """Of several outcomes the first of these decides."""
+
+
+def worst_exit_code(codes: Iterable[int]) -> int:
+    """Of several answers the one that a command exits with: a fail, else the highest; 0 where there is none."""
+    told = set(codes)
+    return Outcome.FAIL.exit_code if Outcome.FAIL.exit_code in told else max(told, default=0)
+
+
+class FamilyState(StrEnum):
+    """What a family may offer."""
+
+    READY = "ready"
+    QUARANTINED = "quarantined"
+    """Whatever it offers was proven, or was released by a person."""
+    NOTHING_TO_RESUME = "nothing to resume"
+    COULD_NOT_TELL = "could not tell"
+    """Its store did not answer; whatever else is said of it was known before."""
 
 
 class Tier(IntEnum):

@@ -12,6 +12,7 @@ from lastgood.cli.settings import config_option, configured, find_family, no_suc
 from lastgood.config import DEFAULT_LEDGER, Configuration
 from lastgood.errors import FormatError, StoreError, UsageError
 from lastgood.family import Family
+from lastgood.verdict import FamilyState, worst_exit_code
 
 if TYPE_CHECKING:
     from lastgood.ledger import Indexed, Ledger, Unlawful
@@ -76,8 +77,9 @@ def status_command(config: Path | None, as_json: bool) -> int:
         emit_json({"ledger": name, "families": known, "malformed": spoiled})
     else:
         say("\n".join([f"ledger {name}", _known(known), *_spoiled(spoiled)]))
-    failed = any(row["state"] == queries.COULD_NOT_TELL for row in known)
-    return StoreError.exit_code if failed else FormatError.exit_code if spoiled else 0
+    failed = any(row["state"] == FamilyState.COULD_NOT_TELL for row in known)
+    codes = [StoreError.exit_code] * failed + [FormatError.exit_code] * bool(spoiled)
+    return worst_exit_code(codes)
 
 
 def _opened(config: Path | None) -> Ledger:
@@ -125,7 +127,7 @@ def _tell(ledger: Ledger, indexed: tuple[Indexed, ...], dropped: tuple[str, ...]
         lines += [f"  hint       {one.family}: {one.hint}" for one in indexed if one.hint]
         lines += [f"  dropped    {name}: not in lastgood.toml" for name in dropped]
         say("\n".join(lines))
-    return max((one.exit_code for one in indexed), default=0)
+    return worst_exit_code(one.exit_code for one in indexed)
 
 
 def _document(one: Indexed) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from lastgood.family import Family
 from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.reconcile import SWEEP_AFTER, find_stale, tidy
-from lastgood.verdict import Outcome, Tier, Verdict
+from lastgood.verdict import Outcome, Tier, Verdict, worst_exit_code
 
 __all__ = ["reconcile_command"]
 
@@ -57,8 +57,7 @@ def reconcile_command(families: tuple[str, ...], sweep_after: float, config: Pat
         emit_json(reports)
     else:
         say("\n\n".join("\n".join(_lines(report)) for report in reports))
-    codes = {int(report["exit"]) for report in reports}
-    return Outcome.FAIL.exit_code if Outcome.FAIL.exit_code in codes else max(codes)
+    return worst_exit_code(int(report["exit"]) for report in reports)
 
 
 def _reconcile(location: Location, settings: FamilySettings | None, *, older_than: timedelta) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def _reconcile(location: Location, settings: FamilySettings | None, *, older_tha
     codes += [Outcome.FAIL.exit_code] * len(stale)
     return {
         "family": location.family_uri,
-        "exit": Outcome.FAIL.exit_code if Outcome.FAIL.exit_code in codes else max(codes, default=0),
+        "exit": worst_exit_code(codes),
         "verified": verified,
         "stale": [
             {

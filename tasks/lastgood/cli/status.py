@@ -13,11 +13,11 @@ from lastgood.cli.refusals import refusal_lines
 from lastgood.cli.settings import config_option, configured, find_family, no_such_family
 from lastgood.config import FamilySettings
 from lastgood.errors import LastgoodError, UsageError
-from lastgood.family import Family, Offer
+from lastgood.family import Family, Offer, family_state
 from lastgood.location import Location
 from lastgood.protocol import Survey
 from lastgood.records import Record
-from lastgood.verdict import Note, NoteReason, Tier
+from lastgood.verdict import FamilyState, Note, NoteReason, Tier, worst_exit_code
 
 __all__ = ["status_command"]
 
@@ -34,22 +34,22 @@ def status_command(uris: tuple[str, ...], quiet: bool, config: Path | None, as_j
     quarantined. For cron, which mails whatever is printed: --quiet.
     """
     chosen = uris or _configured_uris(config)
-    reports, code = [], 0
+    reports = []
     for uri in chosen:
         try:
             report = _report(*find_family(uri, config))
         except LastgoodError as error:
-            report = {"family": uri, "state": "could not tell", "error": error.message, "exit": error.exit_code}
+            report = {"family": uri, "state": FamilyState.COULD_NOT_TELL}
+            report |= {"error": error.message, "exit": error.exit_code}
             if error.hint:
                 report["hint"] = error.hint
         reports.append(report)
-        code = max(code, int(report["exit"]))
     shown = [report for report in reports if report["exit"] or not quiet]
     if as_json:
         emit_json(shown)
     elif shown:
         say("\n\n".join(_text(report) for report in shown))
-    return code
+    return worst_exit_code(int(report["exit"]) for report in reports)
 
 
 def _configured_uris(config: Path | None) -> tuple[str, ...]:
@@ -67,11 +67,11 @@ def _report(location: Location, settings: FamilySettings | None) -> dict[str, An
     if not family.exists():
         raise no_such_family(location, settings)
     survey, offer = family.survey(), family.latest()
-    state = "quarantined" if survey.quarantine else "ready" if offer.generation else "nothing to resume"
+    state = family_state(survey, offer)
     return {
         "family": location.family_uri,
         "state": state,
-        "exit": 0 if state == "ready" else 1,
+        "exit": 0 if state is FamilyState.READY else 1,
         "latest": _described(offer),
         "last_good": str(survey.newest_proven) if survey.newest_proven else None,
         "committed": len(survey.candidates),

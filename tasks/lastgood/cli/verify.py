@@ -15,7 +15,7 @@ from lastgood.errors import FormatError, UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
 from lastgood.location import Location
-from lastgood.verdict import Outcome, waive
+from lastgood.verdict import waive, worst_exit_code
 from lastgood.verify import Depth, render_verdict, repair_pointers, verify_family
 
 __all__ = ["verify_command"]
@@ -73,7 +73,7 @@ def verify_command(
         say("\n\n".join(render_verdict(verdict) for verdict in verdicts))
     codes += [verdict.outcome.exit_code for verdict in verdicts]
     codes.append(write_junit(junit, verdicts, begin))
-    return Outcome.FAIL.exit_code if Outcome.FAIL.exit_code in codes else max(codes)
+    return worst_exit_code(codes)
 
 
 def _chosen(location: Location, every: bool) -> tuple[GenerationId, ...]:

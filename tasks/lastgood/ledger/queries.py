@@ -18,10 +18,9 @@ from lastgood.ledger import tables
 from lastgood.ledger.newest import is_conclusive, is_weaker_pass, newest_first
 from lastgood.ledger.publishes import Ending
 from lastgood.reasons import Reason
-from lastgood.verdict import Tier
+from lastgood.verdict import FamilyState, Tier
 
 __all__ = [
-    "COULD_NOT_TELL",
     "FRAMES",
     "PublishOutcome",
     "Rows",
@@ -40,8 +39,6 @@ __all__ = [
 
 FRAMES = ("families", "saves", "publishes", "verifications", "restores", "drills", "phases", "checks", "findings")
 """The functions below that answer with a frame, by name."""
-COULD_NOT_TELL = "could not tell"
-"""The state of a family whose store did not answer the last time: the rest is what was known before."""
 
 _families, _generations, _records = tables.families, tables.generations, tables.records
 _HINTS = {reason.value: reason.hint for reason in Reason}
@@ -117,7 +114,7 @@ def families(moment: Connection, *, names: Collection[str] | None = None) -> Row
         select(
             _families.c.name.label("family"),
             _families.c.uri,
-            case((told, _families.c.state), else_=COULD_NOT_TELL).label("state"),
+            case((told, _families.c.state), else_=FamilyState.COULD_NOT_TELL.value).label("state"),
             _families.c.latest,
             _families.c.last_good,
             _families.c.quarantine,

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from lastgood import documents
 from lastgood.errors import FormatError
-from lastgood.family import Family
+from lastgood.family import Family, family_state
 from lastgood.identity import GenerationId
 from lastgood.ledger.publishes import Begun, unfinished_rows
 from lastgood.ledger.rows import RecordRows, Row, manifest_values, record_rows, storable
@@ -66,7 +66,7 @@ class Standing:
 
     Args:
         survey: One pass over what decides.
-        state: `ready`, `quarantined` or `nothing to resume`, as `lastgood status` says it.
+        state: A `FamilyState`, as `lastgood status` says it.
         latest: What may be resumed, or None.
         manifests: Saves whose manifest is there.
         unfinished: Rows of the publishes that left something behind and are not among the commits.
@@ -105,10 +105,9 @@ class FamilyReader:
         self._family.exists()  # raises where the root is gone: an unmounted file system is no empty family
         begun = Begun.list(self._store, self._keys)
         survey, offer = self._family.survey(), self._family.latest()
-        state = "quarantined" if survey.quarantine else "ready" if offer.generation else "nothing to resume"
         return Standing(
             survey=survey,
-            state=state,
+            state=family_state(survey, offer).value,
             latest=str(offer.generation) if offer.generation else None,
             manifests=begun.manifests,
             unfinished=unfinished_rows(self._store, self._keys, begun, survey),

@@ -19,7 +19,7 @@ from lastgood.report.frames import Frames, make_frame
 from lastgood.report.indicators import measure
 from lastgood.report.report import Area, Report
 from lastgood.report.suite import judge_indicators
-from lastgood.verdict import Outcome, Rung, Tier
+from lastgood.verdict import FamilyState, Outcome, Rung, Tier
 
 __all__ = ["build_report", "judge_frames", "read_frames", "update_ledger"]
 
@@ -120,7 +120,7 @@ def read_frames(ledger: Ledger, names: Sequence[str]) -> Frames:
         conclusive = queries.checks(moment, conclusive=True, names=names).mappings()
         known = {row["family"]: row for row in queries.families(moment, names=names).mappings()}
     # A family that was never read stands there too: silence about it would look like health.
-    families = [known.get(name, {"family": name, "state": queries.COULD_NOT_TELL}) for name in names]
+    families = [known.get(name, {"family": name, "state": FamilyState.COULD_NOT_TELL.value}) for name in names]
     evidence = _evidence(told["checks"].mappings()) | _evidence(conclusive)
     judged, standings = _criteria(families, evidence)
     return Frames(

@@ -14,11 +14,11 @@ from typing import ClassVar, Literal, Self
 import great_expectations.expectations as gxe
 
 from lastgood.report.report import Area
-from lastgood.verdict import Outcome
+from lastgood.verdict import FamilyState, Outcome
 
 __all__ = ["EXPECTATIONS", "EXPECT_FAMILIES", "Expected"]
 
-ANSWERS = ("ready", "quarantined")
+ANSWERS = (FamilyState.READY.value, FamilyState.QUARANTINED.value)
 """The states in which a family says what may be resumed; a quarantine is an objective of its own."""
 
 

@@ -23,11 +23,10 @@ from lastgood.report.frames import are_proofs, newest_of_each
 from lastgood.report.indicators import CONCLUSIVE, QUANTILE_DRILLS
 from lastgood.report.report import Report, Result
 from lastgood.text import printable
-from lastgood.verdict import Outcome
+from lastgood.verdict import FamilyState, Outcome
 
 __all__ = ["render_metrics", "write_metrics"]
 
-STATES = ("ready", "quarantined", "nothing to resume", "could not tell")
 QUANTILES = (0.5, 0.95)
 
 
@@ -129,7 +128,7 @@ def _families(report: Report) -> Iterator[Metric]:
     steps = _steps(report)
     for row in report.frames.families.to_dict("records"):
         family = str(row["family"])
-        state.add_state(row["state"], STATES, "state", family=family)
+        state.add_state(row["state"], FamilyState, "state", family=family)
         verdict.add_state(row["verdict"], Outcome, "verdict", family=family)
         for metric, column in ((resume, "latest"), (good, "last_good")):
             metric.add(steps.get((family, row[column]), math.nan), family=family)

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pandas
 
 from lastgood.errors import LastgoodError
-from lastgood.ledger.queries import COULD_NOT_TELL
 from lastgood.report.frames import TEXT
 from lastgood.report.report import OBJECTIVE_COLUMNS, Area, Result
 from lastgood.text import printable
-from lastgood.verdict import Outcome
+from lastgood.verdict import FamilyState, Outcome
 
 if TYPE_CHECKING:
     from lastgood.report.expectations import Expected
@@ -92,7 +91,7 @@ def _outcome(objectives: pandas.DataFrame, has_families: bool) -> Outcome:
         return Outcome.FAIL
     if missed.empty:
         return Outcome.PASS
-    unclear = set(objectives.loc[objectives["measured"] == COULD_NOT_TELL, "family"])
+    unclear = set(objectives.loc[objectives["measured"] == FamilyState.COULD_NOT_TELL, "family"])
     is_unclear = missed["family"].isin(unclear)
     return Outcome.INCONCLUSIVE if is_unclear.all() else Outcome.FAIL
 

@@ -33,7 +33,7 @@ from lastgood.report.plots import (
     time_edges,
 )
 from lastgood.report.report import Report, Result
-from lastgood.verdict import Outcome
+from lastgood.verdict import FamilyState, Outcome
 
 __all__ = ["FamilyView", "Mood", "PageView", "link_of", "view_of"]
 
@@ -44,7 +44,6 @@ MAXIMUM_CONCERNS = 6
 MAXIMUM_PLOTTED_DAYS = 90
 
 Row = Mapping[str, Any]
-READY, COULD_NOT_TELL = "ready", "could not tell"
 COMMITTED, UNDER_WAY = "committed", "under_way"
 _PHASES = {
     phase.value: phase
@@ -259,9 +258,9 @@ def _by_need(report: Report) -> list[str]:
 
 
 def _mood(row: Row, has_missed: bool) -> Mood:
-    if row["state"] == COULD_NOT_TELL or (row["state"] != READY and row["committed"] == 0):
+    if row["state"] == FamilyState.COULD_NOT_TELL or (row["state"] != FamilyState.READY and row["committed"] == 0):
         return Mood.DOUBT  # a family that has published nothing has lost nothing either
-    if row["state"] != READY or row["verdict"] == Outcome.FAIL:
+    if row["state"] != FamilyState.READY or row["verdict"] == Outcome.FAIL:
         return Mood.BAD
     return Mood.DOUBT if has_missed or row["verdict"] != Outcome.PASS else Mood.GOOD
 
@@ -291,9 +290,9 @@ def _trouble_of(family: FamilyView) -> str:
     missed = f"misses {family.missed} objective{'s' if family.missed != 1 else ''}"
     if family.quarantine:
         return f"is quarantined: {family.cause}"
-    if family.state == COULD_NOT_TELL:
+    if family.state == FamilyState.COULD_NOT_TELL:
         return "could not be read: nobody knows whether it would resume"
-    if family.state != READY:
+    if family.state != FamilyState.READY:
         nothing = "has published nothing yet" if family.facts["committed"] == "0" else f"has {family.state}"
         return f"{nothing}: {family.why}" if family.why else nothing
     if family.verdict != Outcome.PASS:
@@ -403,7 +402,7 @@ def _family(rows: _Rows, name: str, *, plotted: bool) -> FamilyView:
     missed = sum(row["result"] == Result.MISSED for row in objectives)
     latest, last_good = (rows.saves.get((name, state[column])) for column in ("latest", "last_good"))
     passed, conclusive = rows.recovered.get(name, (0, 0))
-    would_resume = state["latest"] != "" and state["state"] != COULD_NOT_TELL
+    would_resume = state["latest"] != "" and state["state"] != FamilyState.COULD_NOT_TELL
     now, anchor = rows.report.made_at, rows.anchors[name]
     plots: tuple[Plot, ...] = ()
     if plotted:
