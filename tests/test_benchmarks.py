@@ -102,7 +102,7 @@ def test_a_small_difference_of_large_times_is_not_lost_in_their_scatter() -> Non
     assert cheap.is_met
 
 
-NEEDS_A_STACK = frozenset({"latency", "pipeline"})  # a server and a worker take half a minute to start
+SLOW = frozenset({"latency", "pipeline", "report"})  # a server and a worker to start, or Great Expectations many times
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def installed_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tiny", "in_this_process", "installed_peers")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in NEEDS_A_STACK else ()) for name in collect()]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in collect()]
 )
 def test_every_benchmark_runs_to_its_rows(name: str, tmp_path: Path) -> None:
     """A benchmark is run by hand, once in weeks; one that broke meanwhile would be found only then."""

@@ -164,24 +164,26 @@ def main(case: str) -> None:
         elif case.startswith("local "):
             keep.append(None)
             only_local = MAKERS[case.removeprefix("local ")](trainer)
-            _report(trainer)
+            _report(case, trainer)
             del only_local
             return
         else:
             trainer.extra = MAKERS[case](trainer)
         build_optimizer(build_model())  # garbage: gone by the time of the audit
-    _report(trainer)
+    _report(case, trainer)
 
 
-def _report(trainer: Trainer) -> None:
+def _report(case: str, trainer: Trainer) -> None:
     gc.collect()
     found = trainer.small.registry.unregistered([trainer])
-    print(json.dumps([[one.kind.value, one.type_name, one.where] for one in found]))
+    print(json.dumps([case, [[one.kind.value, one.type_name, one.where] for one in found]]))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in sys.argv[1:]:
+    AT_ONCE = len(os.sched_getaffinity(0))
+    running: dict[int, str] = {}
+    for number, name in enumerate(sys.argv[1:], start=1):
         child = os.fork()
         if not child:
             try:
@@ -191,5 +193,9 @@ if __name__ == "__main__":
             except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's loop
                 traceback.print_exc()
                 os._exit(1)
-        if os.waitpid(child, 0)[1]:
-            sys.exit(f"case {name} failed")
+        running[child] = name
+        while running and (len(running) == AT_ONCE or number == len(sys.argv) - 1):
+            ended, status = os.wait()
+            if status:
+                sys.exit(f"case {running[ended]} failed")
+            del running[ended]

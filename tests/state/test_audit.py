@@ -64,8 +64,9 @@ def audits() -> dict[str, list[tuple[str, str, str]]]:
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    lines = finished.stdout.splitlines()
-    return {case: [tuple(one) for one in json.loads(line)] for case, line in zip(cases, lines, strict=True)}
+    told = dict(map(json.loads, finished.stdout.splitlines()))
+    assert told.keys() == set(cases)
+    return {case: [tuple(one) for one in found] for case, found in told.items()}
 
 
 @pytest.mark.parametrize("case", FORGOTTEN)
