@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import pandas
 
 from lastgood.criteria import Criterion
 from lastgood.verdict import Outcome, Rung
 
-__all__ = ["COLUMNS", "Frames", "are_decisive", "are_proofs", "make_frame", "newest_of_each"]
+__all__ = ["COLUMNS", "Frames", "are_decisive", "are_proofs", "make_frame", "newest_of_each", "rows_of"]
 
 TEXT: Final = "str"
 COUNT: Final = "int64"
@@ -163,6 +163,11 @@ def make_frame(name: str, rows: Iterable[Mapping[str, object]] | Mapping[str, li
         elif kind == TEXT:
             frame[column] = frame[column].astype(object).fillna("")
     return frame.astype(dict(columns))
+
+
+def rows_of(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    """The rows as mappings, column → value."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def are_decisive(records: pandas.DataFrame) -> pandas.Series[bool]:

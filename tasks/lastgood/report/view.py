@@ -1,18 +1,17 @@
 """What the readiness page says: a report condensed to values that a template can lay out.
 
-Decides what is worth a place on the page, in which order, and how much of it; leaves how it looks to `page` and the
-drawing to `plots`. Pure. Rules: what is broken comes first, and its reason in the same sentence; creation and recovery
+Decides what is worth a place on the page, in which order, and how much of it; leaves how it looks to `page` and its
+charts to `charts`. Pure. Rules: what is broken comes first, and its reason in the same sentence; creation and recovery
 are two indicators and never one figure; every list has a named maximum and says what it left out; text is as the
 checkpoint spelled it, for the template escapes it.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,17 +20,8 @@ import pandas
 
 from lastgood.criteria import Criterion, Held
 from lastgood.report import words
-from lastgood.report.frames import newest_of_each
-from lastgood.report.plots import (
-    MAXIMUM_POINTS,
-    MAXIMUM_STACKS,
-    Ink,
-    Point,
-    draw_bars,
-    draw_points,
-    draw_stacks,
-    time_edges,
-)
+from lastgood.report.charts import Plot, indicator_plots, recovery_plots
+from lastgood.report.frames import are_decisive, newest_of_each, rows_of
 from lastgood.report.report import Report, Result
 from lastgood.verdict import FamilyState, Outcome
 
@@ -41,25 +31,8 @@ MAXIMUM_PLOTTED_FAMILIES = 8
 """A plot takes a tenth of a second; the families that need attention come first, the rest keep their figures."""
 MAXIMUM_FAILURES, MAXIMUM_FAMILY_FAILURES = 30, 5
 MAXIMUM_CONCERNS = 6
-MAXIMUM_PLOTTED_DAYS = 90
 
 Row = Mapping[str, Any]
-COMMITTED, UNDER_WAY = "committed", "under_way"
-_PHASES = {
-    phase.value: phase
-    for phase in (
-        Ink.STOP,
-        Ink.RELAUNCH,
-        Ink.LAUNCH,
-        Ink.IMPORT,
-        Ink.JOIN,
-        Ink.BUILD,
-        Ink.DISCOVER,
-        Ink.LOAD,
-        Ink.FIRST_STEP,
-    )
-}
-"""The phases that have a colour; any other is drawn with what no phase accounts for."""
 
 
 class Mood(StrEnum):
@@ -124,27 +97,6 @@ class Failure:
     offender: str
     hint: str
     origin: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """A drawing with what stands around it.
-
-    Args:
-        title: Its name.
-        figure: The figure that sums it up.
-        svg: The drawing; of our own making, nothing in it was spelled by a checkpoint.
-        legend: Ink and meaning of each colour.
-        header: Of the table that holds its numbers.
-        rows: The numbers.
-    """
-
-    title: str
-    figure: str
-    svg: str
-    legend: tuple[tuple[str, str], ...]
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +180,7 @@ def view_of(report: Report) -> PageView:
         missed=int((results == str(Result.MISSED)).sum()),
         attention=attention,
         ready=tuple(family for family in families if family.mood is Mood.GOOD),
-        plots=_indicator_plots(rows.every, report.made_at, "all") if len(families) > 1 else (),
+        plots=indicator_plots(rows.every, report.made_at, "all") if len(families) > 1 else (),
         failures=rows.failures,
         failures_left=rows.failed - len(rows.failures),
         unplotted=max(0, len(families) - MAXIMUM_PLOTTED_FAMILIES),
@@ -254,7 +206,7 @@ def _by_need(report: Report) -> list[str]:
         mood = _mood(row, row["family"] in missed)
         return -list(Mood).index(mood), row["family"]
 
-    return [row["family"] for row in sorted(_records(report.frames.families), key=need)]
+    return [row["family"] for row in sorted(rows_of(report.frames.families), key=need)]
 
 
 def _mood(row: Row, has_missed: bool) -> Mood:
@@ -315,18 +267,18 @@ class _Rows:
         self.report, self.anchors = report, anchors
         gates = {"verify": frames.verifications, "restore": frames.restores, "drill": frames.drills}
         self.every: dict[str, pandas.DataFrame] = {**gates, "publishes": frames.publishes, "phases": frames.phases}
-        self.states = {row["family"]: row for row in _records(frames.families)}
-        self.indicators = {row["family"]: row for row in _records(report.indicators)}
+        self.states = {row["family"]: row for row in rows_of(frames.families)}
+        self.indicators = {row["family"]: row for row in rows_of(report.indicators)}
         self.objectives = _by_family(report.objectives.sort_values("result", key=_missed_first, kind="stable"))
         self.criteria, self.checks = _by_family(frames.criteria), _by_family(frames.checks)
         self.newest = {
-            gate: {row["family"]: row for row in _records(newest_of_each(records))} for gate, records in gates.items()
+            gate: {row["family"]: row for row in rows_of(newest_of_each(records))} for gate, records in gates.items()
         }
         self.recovered = _recovered(frames.restores, frames.drills)
         self.saves = self._offered(frames.saves)
         failed = _unpassed(gates)
         self.failed = len(failed)
-        self.failures = tuple(map(self._failure, _records(failed.head(MAXIMUM_FAILURES))))
+        self.failures = tuple(map(self._failure, rows_of(failed.head(MAXIMUM_FAILURES))))
         self._failures = _by_family(failed.groupby("family", sort=False).head(MAXIMUM_FAMILY_FAILURES))
 
     def frames(self, family: str) -> dict[str, pandas.DataFrame]:
@@ -340,7 +292,7 @@ class _Rows:
         """The saves that the page names: what would be resumed, and what was last good."""
         named = [(name, row[column]) for name, row in self.states.items() for column in ("latest", "last_good")]
         wanted = saves[pandas.MultiIndex.from_frame(saves[["family", "generation"]]).isin(named)] if named else saves
-        return {(row["family"], row["generation"]): row for row in _records(wanted)}
+        return {(row["family"], row["generation"]): row for row in rows_of(wanted)}
 
     def _failure(self, row: Row) -> Failure:
         return Failure(
@@ -358,13 +310,9 @@ class _Rows:
         )
 
 
-def _records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
 def _by_family(frame: pandas.DataFrame) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in _records(frame):
+    for row in rows_of(frame):
         found.setdefault(row["family"], []).append(row)
     return found
 
@@ -377,14 +325,13 @@ def _unpassed(gates: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
 
 
 def _recovered(restores: pandas.DataFrame, drills: pandas.DataFrame) -> dict[str, tuple[int, int]]:
-    """Of each family, how many restores and drills passed, and how many came to a conclusion."""
-    both = pandas.concat([restores[["family", "outcome"]], drills[["family", "outcome"]]])
+    """Of each family, how many restores and drills passed in full, and how many came to a conclusion."""
+    both = pandas.concat([frame.loc[are_decisive(frame), ["family", "outcome"]] for frame in (restores, drills)])
     found: dict[str, tuple[int, int]] = {}
-    for row in _records(both.groupby(["family", "outcome"]).size().reset_index(name="runs")):
+    for row in rows_of(both.groupby(["family", "outcome"]).size().reset_index(name="runs")):
         passed, conclusive = found.get(row["family"], (0, 0))
         has_passed = row["outcome"] == Outcome.PASS
-        counts = has_passed or row["outcome"] == Outcome.FAIL
-        found[row["family"]] = (passed + row["runs"] * has_passed, conclusive + row["runs"] * counts)
+        found[row["family"]] = (passed + row["runs"] * has_passed, conclusive + row["runs"])
     return found
 
 
@@ -407,7 +354,7 @@ def _family(rows: _Rows, name: str, *, plotted: bool) -> FamilyView:
     plots: tuple[Plot, ...] = ()
     if plotted:
         frames = rows.frames(name)
-        plots = (*_indicator_plots(frames, now, anchor), *_recovery_plots(frames, indicators, now, anchor))
+        plots = (*indicator_plots(frames, now, anchor), *recovery_plots(frames, indicators, now, anchor))
     return FamilyView(
         name=name,
         anchor=anchor,
@@ -428,7 +375,7 @@ def _family(rows: _Rows, name: str, *, plotted: bool) -> FamilyView:
         creation=f"{words.count(state['committed'])} of {words.count(state['publishes_begun'])} publishes committed",
         recovery=f"{words.count(passed)} of {words.count(conclusive)} restores and drills passed",
         rto=_demanded(indicators["rto_p95_seconds"], indicators["rto_seconds_limit"], words.duration),
-        rpo=_demanded(indicators["rpo_p95_steps"], indicators["rpo_steps_limit"], _steps),
+        rpo=_demanded(indicators["rpo_p95_steps"], indicators["rpo_steps_limit"], words.steps),
         gates=_gates(rows, name),
         criteria=_criteria(rows.criteria.get(name, ())),
         objectives=objectives,
@@ -446,8 +393,8 @@ def _family(rows: _Rows, name: str, *, plotted: bool) -> FamilyView:
             "publishes_begun": str(state["publishes_begun"]),
             "recovered": str(passed),
             "recoveries": str(conclusive),
-            "rto_newest_seconds": _plain(indicators["rto_newest_seconds"]),
-            "rpo_newest_steps": _plain(indicators["rpo_newest_steps"]),
+            "rto_newest_seconds": words.plain(indicators["rto_newest_seconds"]),
+            "rpo_newest_steps": words.plain(indicators["rpo_newest_steps"]),
         },
     )
 
@@ -527,195 +474,3 @@ def _demanded(measured: float, limit: float, spoken: Callable[[float], str]) -> 
     if math.isnan(measured):
         return words.NOT_MEASURED
     return spoken(measured) + ("" if math.isnan(limit) else f" (at most {spoken(limit)})")
-
-
-def _steps(number: float) -> str:
-    return f"{words.count(number)} step{'' if number == 1 else 's'}"
-
-
-def _plain(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.10g}"
-
-
-# --- Plots.
-
-_OUTCOMES = ((Ink.PASS, "passed"), (Ink.FAIL, "failed"), (Ink.INCONCLUSIVE, "inconclusive"), (Ink.NOT_RUN, "not run"))
-
-
-def _indicator_plots(frames: Mapping[str, pandas.DataFrame], now: datetime, key: str) -> tuple[Plot, ...]:
-    """Creation and recovery over the same span of time, each for itself."""
-    publishes = frames["publishes"][frames["publishes"]["outcome"] != UNDER_WAY]
-    recoveries = pandas.concat([frames[gate][["outcome", "finished_at"]] for gate in ("restore", "drill")])
-    moments = pandas.concat([publishes["at"], recoveries["finished_at"]]).dropna()
-    if moments.empty:
-        return ()
-    first = max(moments.min().to_pydatetime(), now - timedelta(days=MAXIMUM_PLOTTED_DAYS))
-    edges = time_edges(min(first, now), now)
-    committed = publishes["outcome"] == COMMITTED
-    creation = {Ink.ONE: publishes.loc[committed, "at"], Ink.FAIL: publishes.loc[~committed, "at"]}
-    recovery = {ink: recoveries.loc[recoveries["outcome"] == str(ink), "finished_at"] for ink, _ in _OUTCOMES}
-    return (
-        _bars(
-            edges,
-            creation,
-            {Ink.ONE: "committed", Ink.FAIL: "not committed"},
-            key=f"{key}-creation",
-            title="Creation: publishes",
-        ),
-        _bars(edges, recovery, dict(_OUTCOMES), key=f"{key}-recovery", title="Recovery: restores and drills"),
-    )
-
-
-def _bars(
-    edges: list[datetime],
-    moments: Mapping[Ink, pandas.Series[Any]],
-    meanings: Mapping[Ink, str],
-    *,
-    key: str,
-    title: str,
-) -> Plot:
-    bins = [pandas.Timestamp(edge) for edge in edges]
-    counts = {
-        ink: [int(number) for number in pandas.cut(found.dropna(), bins, right=False).value_counts(sort=False)]
-        for ink, found in moments.items()
-    }
-    shown = {ink: numbers for ink, numbers in counts.items() if sum(numbers) or ink in (Ink.ONE, Ink.PASS)}
-    figure = ", ".join(f"{words.count(sum(numbers))} {meanings[ink]}" for ink, numbers in shown.items())
-    days = (edges[-1] - edges[0]).total_seconds()
-    return Plot(
-        title=title,
-        figure=f"{figure} in {words.duration(days)}",
-        svg=draw_bars(
-            edges,
-            shown,
-            key=key,
-            title=title,
-            description=f"{figure} between {words.moment(edges[0])} and {words.moment(edges[-1])}",
-        ),
-        legend=tuple((str(ink), meanings[ink]) for ink in shown),
-        header=("from", *(meanings[ink] for ink in shown)),
-        rows=tuple(
-            (words.moment(edge), *(str(number) for number in numbers))
-            for edge, numbers in zip(edges, zip(*shown.values(), strict=True), strict=False)
-            if any(numbers)
-        ),
-    )
-
-
-def _recovery_plots(
-    frames: Mapping[str, pandas.DataFrame], indicators: Row, now: datetime, key: str
-) -> tuple[Plot, ...]:
-    made = [
-        _phases(frames, indicators, f"{key}-rto"),
-        _points(
-            frames["drill"],
-            {Ink.ONE: ("rpo_loss_steps", "steps lost")},
-            limit=float(indicators["rpo_steps_limit"]),
-            spoken=_steps,
-            now=now,
-            key=f"{key}-rpo",
-            title="RPO: steps lost to a kill",
-        ),
-        _points(
-            frames["restore"],
-            {
-                Ink.ONE: ("discovery_seconds", "discovery"),
-                Ink.TWO: ("load_seconds", "load"),
-                Ink.THREE: ("first_step_seconds", "first step"),
-            },
-            limit=float("nan"),
-            spoken=words.duration,
-            now=now,
-            key=f"{key}-restore",
-            title="Restore: seconds to the first step",
-        ),
-    ]
-    return tuple(plot for plot in made if plot is not None)
-
-
-def _phases(frames: Mapping[str, pandas.DataFrame], indicators: Row, key: str) -> Plot | None:
-    """The newest recoveries, each split into its phases."""
-    drills = frames["drill"][frames["drill"]["rto_seconds"].notna()].sort_values("finished_at", ascending=False)
-    if drills.empty:
-        return None
-    parts = {
-        found: dict(zip(rows["phase"], rows["seconds"], strict=True))
-        for found, rows in frames["phases"].groupby(["generation", "attempt"], sort=False)
-    }
-    rows, numbers, used = [], [], dict[Ink, str]()
-    for drill in _records(drills.head(MAXIMUM_STACKS)):
-        split = dict[Ink, float]()
-        for phase, seconds in parts.get((drill["generation"], drill["attempt"]), {}).items():
-            ink = _PHASES.get(phase, Ink.OTHER)
-            split[ink] = split.get(ink, 0.0) + seconds
-        # What no phase accounts for is drawn, so that a bar is as long as the recovery was.
-        split[Ink.OTHER] = split.get(Ink.OTHER, 0.0) + max(0.0, drill["rto_seconds"] - sum(split.values()))
-        split = {ink: split[ink] for ink in Ink if split.get(ink, 0.0) > 0}
-        used.update((ink, "unaccounted" if ink is Ink.OTHER else ink.replace("_", " ")) for ink in split)
-        rows.append((f"{drill['finished_at']:%-d %b}", split))
-        numbers.append((words.moment(drill["finished_at"]), f"{drill['rto_seconds']:.3f}", split))
-    order = [ink for ink in Ink if ink in used]
-    limit = float(indicators["rto_seconds_limit"])
-    newest = f"newest {words.duration(float(drills['rto_seconds'].iloc[0]))}"
-    title = "RTO: from the kill to the first step done"
-    return Plot(
-        title=title,
-        figure=newest + ("" if math.isnan(limit) else f", at most {words.duration(limit)}"),
-        svg=draw_stacks(
-            rows,
-            limit=None if math.isnan(limit) else limit,
-            key=key,
-            title=title,
-            description=f"seconds of each phase of the newest {len(rows)} recoveries, {newest}",
-        ),
-        legend=tuple((str(ink), used[ink]) for ink in order),
-        header=("drill", "RTO, s", *(f"{used[ink]}, s" for ink in order)),
-        rows=tuple((at, whole, *(f"{split.get(ink, 0.0):.3f}" for ink in order)) for at, whole, split in numbers),
-    )
-
-
-def _points(
-    records: pandas.DataFrame,
-    columns: Mapping[Ink, tuple[str, str]],
-    *,
-    limit: float,
-    spoken: Callable[[float], str],
-    now: datetime,
-    key: str,
-    title: str,
-) -> Plot | None:
-    names = [column for column, _ in columns.values()]
-    measured = records[records[names].notna().any(axis="columns")].sort_values("finished_at").tail(MAXIMUM_POINTS)
-    if measured.empty:
-        return None
-    series = {
-        ink: [
-            Point(at=at.to_pydatetime(), value=float(value))
-            for at, value in zip(measured["finished_at"], measured[column], strict=True)
-            if pandas.notna(value)
-        ]
-        for ink, (column, _) in columns.items()
-    }
-    edges = time_edges(min(measured["finished_at"].min().to_pydatetime(), now), now)
-    newest = measured.iloc[-1]
-    figure = "newest " + ", ".join(
-        spoken(newest[column]) + (f" {meaning}" if len(columns) > 1 else "") for column, meaning in columns.values()
-    )
-    return Plot(
-        title=title,
-        figure=figure + ("" if math.isnan(limit) else f", at most {spoken(limit)}"),
-        svg=draw_points(
-            series,
-            edges=edges,
-            limit=None if math.isnan(limit) else limit,
-            key=key,
-            title=title,
-            description=f"{len(measured)} measured, {figure}",
-        ),
-        legend=tuple((str(ink), meaning) for ink, (_, meaning) in columns.items()),
-        header=("when", *(meaning for _, meaning in columns.values())),
-        rows=tuple(
-            (words.moment(row["finished_at"]), *(_plain(row[name]) or "not measured" for name in names))
-            for _, row in itertools.islice(measured.iloc[::-1].iterrows(), MAXIMUM_POINTS)
-        ),
-    )

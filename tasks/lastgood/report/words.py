@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-__all__ = ["count", "duration", "moment", "percent", "size"]
+__all__ = ["count", "duration", "moment", "percent", "plain", "size", "steps"]
 
 NOT_MEASURED = "not measured"
 
@@ -53,3 +53,15 @@ def size(number: float) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError("the last unit returns")
+
+
+def steps(number: float) -> str:
+    """Completed optimizer steps; NaN: nobody measured it."""
+    if math.isnan(number):
+        return NOT_MEASURED
+    return f"{count(number)} step{'' if number == 1 else 's'}"
+
+
+def plain(value: float) -> str:
+    """A number as a program reads it; NaN is empty."""
+    return "" if math.isnan(value) else f"{value:.10g}"
