@@ -205,6 +205,17 @@ def test_creation_and_recovery_are_two_figures() -> None:
     )
 
 
+def test_a_pass_on_a_weaker_rung_is_no_recovery() -> None:
+    """Somebody loaded a save without taking a step: the page must not count that as a proof, nor as a failure."""
+    rows = family_rows("a")
+    rows["restores"][0]["rung"] = rows["drills"][0]["rung"] = "load_only"
+    page = view_of(sample_report(rows, family_rows("b", seed=2)))
+    assert (
+        next(family for family in page.families if family.name == "a").recovery == "23 of 23 restores and drills passed"
+    )
+    assert page.plots[1].figure.startswith("48 passed")
+
+
 def test_the_bars_of_a_plot_add_up_to_the_frames() -> None:
     """A number that falls between two bars is a number that the page lost."""
     report = sample_report(family_rows("a"), family_rows("b", seed=2, broken=True))

@@ -16,7 +16,7 @@ from typing import Any
 import pandas
 
 from lastgood.report import words
-from lastgood.report.frames import rows_of
+from lastgood.report.frames import are_weaker_passes, rows_of
 from lastgood.report.plots import (
     MAXIMUM_POINTS,
     MAXIMUM_STACKS,
@@ -74,7 +74,12 @@ class Plot:
 def indicator_plots(frames: Mapping[str, pandas.DataFrame], now: datetime, key: str) -> tuple[Plot, ...]:
     """Creation and recovery over the same span of time, each for itself."""
     publishes = frames["publishes"][frames["publishes"]["outcome"] != UNDER_WAY]
-    recoveries = pandas.concat([frames[gate][["outcome", "finished_at"]] for gate in ("restore", "drill")])
+    recoveries = pandas.concat(
+        [
+            records.loc[~are_weaker_passes(records), ["outcome", "finished_at"]]
+            for records in (frames["restore"], frames["drill"])
+        ]
+    )
     moments = pandas.concat([publishes["at"], recoveries["finished_at"]]).dropna()
     if moments.empty:
         return ()

@@ -18,7 +18,16 @@ import pandas
 from lastgood.criteria import Criterion
 from lastgood.verdict import Outcome, Rung
 
-__all__ = ["COLUMNS", "Frames", "are_decisive", "are_proofs", "make_frame", "newest_of_each", "rows_of"]
+__all__ = [
+    "COLUMNS",
+    "Frames",
+    "are_decisive",
+    "are_proofs",
+    "are_weaker_passes",
+    "make_frame",
+    "newest_of_each",
+    "rows_of",
+]
 
 TEXT: Final = "str"
 COUNT: Final = "int64"
@@ -180,8 +189,14 @@ def are_proofs(records: pandas.DataFrame) -> pandas.Series[bool]:
     return (records["outcome"] == str(Outcome.PASS)) & (records["rung"] == str(Rung.FULL))
 
 
+def are_weaker_passes(records: pandas.DataFrame) -> pandas.Series[bool]:
+    """Which records passed below the full rung: they prove nothing and accuse nothing."""
+    return (records["outcome"] == str(Outcome.PASS)) & ~are_proofs(records)
+
+
 def newest_of_each(records: pandas.DataFrame) -> pandas.DataFrame:
     """The record of each family that finished last; a weaker rung that passed only where there is no other."""
-    is_weaker_pass = (records["outcome"] == str(Outcome.PASS)) & ~are_proofs(records)
-    ordered = records.assign(is_other=~is_weaker_pass).sort_values(["is_other", "finished_at"], kind="stable")
+    ordered = records.assign(is_other=~are_weaker_passes(records)).sort_values(
+        ["is_other", "finished_at"], kind="stable"
+    )
     return ordered.drop(columns="is_other").drop_duplicates("family", keep="last")
