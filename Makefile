@@ -31,7 +31,7 @@ test-slow: $(STAMP) ## The slow tests and those that need Debian programs.
 	$(PYTEST) -m "$(SLOW)" --timeout=1500 --durations=15
 
 # The page is written even when a test fails: a proof that did not hold is worth reading too.
-proof: $(STAMP) ## The slow tests at full counts (hours); what they print is kept in docs/proof.md.
+proof: $(STAMP) ## The slow tests at full counts (an hour); what they print is kept in docs/proof.md.
 	{ printf '# Proof\n\nWhat `make proof` printed on %s at commit %s, on %s cores with %s.\n\n```text\n' \
 	    "$$(date -u +%F)" "$$(git describe --always --dirty --exclude='*')" "$$(nproc)" "$$($(BIN)/python -V)"; \
 	  status=0; \
