@@ -7,7 +7,19 @@ from hypothesis import strategies as st
 
 from lastgood import documents
 from lastgood.reasons import NoteReason, Reason
-from lastgood.verdict import Check, CheckState, Finding, Outcome, Rung, Tier, Verdict, judge, undecided, waive
+from lastgood.verdict import (
+    Check,
+    CheckState,
+    Finding,
+    Outcome,
+    Rung,
+    Tier,
+    Verdict,
+    judge,
+    undecided,
+    waive,
+    worst_exit_code,
+)
 
 NAMES = ("a", "b", "c")
 
@@ -133,3 +145,11 @@ def test_two_checks_of_one_name_cannot_hide_each_other() -> None:
         Check(name="sizes", state=CheckState.RAN, detail=""),
     ]
     assert judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject="f", checks=twins, required=[]).outcome is Outcome.FAIL
+
+
+def test_of_several_exit_codes_a_fail_decides() -> None:
+    """Of a family that failed and a store that could not tell, the first is known and does not go away."""
+    assert worst_exit_code([]) == worst_exit_code([0, 0]) == 0
+    assert worst_exit_code([2, 1, 0]) == worst_exit_code([1, 64]) == 1
+    assert worst_exit_code([0, 2]) == 2
+    assert worst_exit_code([2, 64]) == 64

@@ -46,6 +46,17 @@ def test_a_quarantine_offers_nothing_until_it_is_released(call: Call, family: Bu
     assert call("latest", uri).out == f"{uri}/{family.newest}\n"
 
 
+def test_a_store_that_cannot_tell_hides_no_family_that_failed(
+    call: Call, family: BuiltFamily, uri: str, tmp_path: Path
+) -> None:
+    """1 gets somebody up and 2 asks again later: an unmounted disk must not make the second out of the first."""
+    unmounted = str(tmp_path / "unmounted" / "llm")
+    assert call("status", unmounted).code == 2
+    assert call("status", uri, unmounted).code == 2
+    assert call("quarantine", uri, "--reason", "restores differ").code == 0
+    assert call("status", uri, unmounted).code == call("status", unmounted, uri).code == 1
+
+
 def test_a_release_leaves_the_failed_generation_barred(call: Call, family: BuiltFamily, uri: str) -> None:
     """A fail on record dominates for ever; only the family is released."""
     assert call("quarantine", uri, str(family.newest), "--reason", "bad shard").code == 0
