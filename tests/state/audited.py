@@ -176,7 +176,8 @@ def main(case: str) -> None:
 def _report(case: str, trainer: Trainer) -> None:
     gc.collect()
     found = trainer.small.registry.unregistered([trainer])
-    print(json.dumps([case, [[one.kind.value, one.type_name, one.where] for one in found]]))
+    line = json.dumps([case, [[one.kind.value, one.type_name, one.where] for one in found]])
+    os.write(1, f"{line}\n".encode())  # one write: the cases share this pipe, and an unbuffered print writes its end apart
 
 
 if __name__ == "__main__":
@@ -188,7 +189,6 @@ if __name__ == "__main__":
         if not child:
             try:
                 main(name)
-                sys.stdout.flush()
                 os._exit(0)
             except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's loop
                 traceback.print_exc()
