@@ -8,11 +8,12 @@ from lastgood.identity import GenerationId
 from lastgood.verify import Depth
 from lastgood_prefect.parameters import FamilyName, GenerationName
 from lastgood_prefect.settings import configured_family
-from lastgood_prefect.states import told_plainly
+from lastgood_prefect.states import ended_at_once, told_plainly
 from lastgood_prefect.verifying import conclude, show, unjudged, verify_each
 
 
 @flow(name="save-gate", flow_run_name="save-gate {family}", persist_result=False)
+@ended_at_once
 @told_plainly
 def save_gate(
     family: FamilyName,

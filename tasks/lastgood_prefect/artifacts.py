@@ -199,14 +199,14 @@ def show_verdicts(name: str, root: str, kept: Sequence[Kept], *, tier: int, repo
     where = {_name(one.record): f"{root}/{one.key}" for one in kept if one.record is not None and one.key is not None}
     title = f"Tier {tier} of {escape.markdown(name)}"
     checks = checks_table(record.verdict for record in records)
-    _try(
-        "checks",
-        lambda: create_table_artifact(key=lawful_key(f"tier{tier}-checks", name), table=checks, description=title),
-    )
+    _try("checks", create_table_artifact, key=lawful_key(f"tier{tier}-checks", name), table=checks, description=title)
     text = verdicts_markdown(records, where=where, page=page_link(report))
     _try(
         "verdict",
-        lambda: create_markdown_artifact(key=lawful_key(f"tier{tier}-verdict", name), markdown=text, description=title),
+        create_markdown_artifact,
+        key=lawful_key(f"tier{tier}-verdict", name),
+        markdown=text,
+        description=title,
     )
 
 
@@ -219,10 +219,7 @@ def show_unrecorded(name: str, verdict: Verdict) -> None:
     """
     tier, table = int(verdict.tier), checks_table([verdict])
     title = f"Tier {tier} of {escape.markdown(name)}, not on record"
-    _try(
-        "checks",
-        lambda: create_table_artifact(key=lawful_key(f"tier{tier}-checks", name), table=table, description=title),
-    )
+    _try("checks", create_table_artifact, key=lawful_key(f"tier{tier}-checks", name), table=table, description=title)
 
 
 def show_phases(name: str, measured: Measurements) -> None:
@@ -243,27 +240,24 @@ def show_phases(name: str, measured: Measurements) -> None:
         f"Recovery of {escape.markdown(name)}: RTO {whole:.3f} s from the kill to every rank's first step, "
         f"{measured.rpo_loss_steps} steps lost"
     )
-    _try(
-        "phases",
-        lambda: create_table_artifact(key=lawful_key("tier3-phases", name), table=table, description=title),
-    )
+    _try("phases", create_table_artifact, key=lawful_key("tier3-phases", name), table=table, description=title)
 
 
 def show_table(key: str, rows: Sequence[Mapping[str, str]], *, description: str) -> None:
     """Put a table whose strings are escaped already on the page of the run; its first rows, if it is long."""
     shown = [dict(row) for row in rows[:MAXIMUM_ROWS]]
-    _try("table", lambda: create_table_artifact(key=key, table=shown, description=description))
+    _try("table", create_table_artifact, key=key, table=shown, description=description)
 
 
 def show_markdown(key: str, markdown: str, *, description: str) -> None:
     """Put Markdown whose strings are escaped already on the page of the run."""
-    _try("summary", lambda: create_markdown_artifact(key=key, markdown=markdown, description=description))
+    _try("summary", create_markdown_artifact, key=key, markdown=markdown, description=description)
 
 
 def show_page(report: ReportSettings) -> None:
     """Put a link to the readiness page on the page of the run."""
     link = _target(page_link(report))
-    _try("link", lambda: create_link_artifact(key="readiness-page", link=link, link_text="Readiness page"))
+    _try("link", create_link_artifact, key="readiness-page", link=link, link_text="Readiness page")
 
 
 class Progress:
@@ -316,17 +310,16 @@ class Progress:
         artifact = self._artifact
         if artifact is None:
             self._artifact = _try(
-                "progress",
-                lambda: create_progress_artifact(progress=percent, key=self._key, description=self._description),
+                "progress", create_progress_artifact, progress=percent, key=self._key, description=self._description
             )
         else:
-            _try("progress", lambda: update_progress_artifact(artifact, progress=percent))
+            _try("progress", update_progress_artifact, artifact_id=artifact, progress=percent)
 
 
-def _try(what: str, create: Callable[[], object]) -> UUID | None:
+def _try(what: str, create: Callable[..., object], **fields: object) -> UUID | None:
     """Make an artifact; what was judged is on storage already, so a server in trouble costs the page and no more."""
     try:
-        made = create()
+        made = create(**fields, _sync=True)  # in a coroutine flow too, whose thread is free to wait
     except Exception as error:  # noqa: BLE001 - whatever the client raises when its server is gone
         get_logger("lastgood").warning("artifact not shown: %s: %s", what, escape.line(str(error)))
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec
 
 from prefect import State
@@ -20,7 +20,7 @@ from lastgood.errors import LastgoodError
 from lastgood.verdict import WORST_FIRST, Outcome, Verdict
 from lastgood_prefect import escape
 
-__all__ = ["final_state", "refused", "state_of", "told_plainly"]
+__all__ = ["ended_at_once", "final_state", "refused", "state_of", "told_plainly"]
 
 MAXIMUM_MESSAGE_CHARACTERS = 2000
 MAXIMUM_FINDINGS_NAMED = 3
@@ -85,6 +85,22 @@ def told_plainly(function: Callable[Parameters, State[Any]]) -> Callable[Paramet
 
     # Prefect reads parameters off what it decorates; the names in their annotations are known in the flow's file alone.
     run.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]  # any callable may have one
+    return run
+
+
+def ended_at_once(
+    function: Callable[Parameters, State[Any]],
+) -> Callable[Parameters, Coroutine[Any, Any, State[Any]]]:
+    """Decorate the function of a flow (under `@flow`): its run ends when its work does.
+
+    Prefect joins the heartbeat thread of a synchronous flow, which looks up once a second; a coroutine's it only tells
+    to stop. The work runs on the event loop's thread, which has nothing else to do.
+    """
+
+    @functools.wraps(function)
+    async def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> State[Any]:
+        return function(*args, **kwargs)
+
     return run
 
 

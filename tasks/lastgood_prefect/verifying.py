@@ -81,7 +81,8 @@ def unjudged(family: ConfiguredFamily) -> Iterator[GenerationId]:
 def verify(family: ConfiguredFamily, generation: GenerationId, depth: Depth = Depth.FULL) -> Answer:
     """Run the task for one generation; its answer, whatever it ended as."""
     state: State[Any] = verify_generation(family, generation, depth, return_state=True)
-    answer = state.result(raise_on_failure=False)
+    # `_sync`, which is not in its signature: Prefect would hand a coroutine flow a coroutine.
+    answer = state.result(raise_on_failure=False, _sync=True)  # type: ignore[call-overload]
     if isinstance(answer, Answer):
         return answer
     # A timeout, or a defect of ours: its traceback is in the log of the task.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.schemas.objects import State
+from prefect.context import SyncClientContext
 
 from lastgood.errors import StoreTransientError
 from lastgood.family import Family
@@ -31,8 +33,15 @@ HOSTILE = "<img src=x onerror=alert(1)>[click](javascript:alert(1))\u202e\x1b[31
 
 
 @pytest.fixture
-def save_gate() -> Any:
-    return load_flow("save_gate")
+def save_gate() -> Callable[..., Any]:
+    flow: Any = load_flow("save_gate")
+
+    def run(*args: object, **kwargs: object) -> Any:
+        # Prefect's engine opens a synchronous client for a coroutine flow too, and closes it only if it is kept here.
+        with SyncClientContext.get_or_create():
+            return asyncio.run(flow(*args, **kwargs))
+
+    return run
 
 
 def empty_shard(built: BuiltFamily, index: int) -> None:
@@ -63,6 +72,13 @@ def test_a_batch_is_drained_in_one_run_and_says_what_it_found(save_gate: Any, co
     assert again.is_completed()
     assert "nothing to judge" in again.message
     assert len(outcomes(configured)) == 3
+
+
+def test_a_run_does_not_wait_for_its_heartbeats(save_gate: Any, configured: BuiltFamily) -> None:
+    """Its function is a coroutine's, whose heartbeat thread Prefect does not join: a second a run."""
+    assert asyncio.iscoroutinefunction(load_flow("save_gate").fn)
+    state = save_gate("llm-7b", return_state=True)
+    assert state.is_completed(), state
 
 
 def test_a_fail_ends_the_run_failed_with_its_reasons(save_gate: Any, configured: BuiltFamily) -> None:

@@ -177,7 +177,9 @@ def _report(case: str, trainer: Trainer) -> None:
     gc.collect()
     found = trainer.small.registry.unregistered([trainer])
     line = json.dumps([case, [[one.kind.value, one.type_name, one.where] for one in found]])
-    os.write(1, f"{line}\n".encode())  # one write: the cases share this pipe, and an unbuffered print writes its end apart
+    os.write(
+        1, f"{line}\n".encode()
+    )  # one write: the cases share this pipe, and an unbuffered print writes its end apart
 
 
 if __name__ == "__main__":
