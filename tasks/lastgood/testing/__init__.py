@@ -3,4 +3,5 @@
 - `build`: healthy families without torch.
 - `evidence`: families with a past, records of every tier included, written in a second.
 - `damage`, `restore_damage`: the catalogues of faults, each with the one reason code that must be raised.
+- `server`, `seaweedfs`: a real server of buckets, for as long as a block lasts.
 """
