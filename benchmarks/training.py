@@ -95,7 +95,7 @@ class Job:
         """Where the newest generation lies."""
         assert self.newest is not None, "nothing was published"
         location = self.run.location
-        return location.store.local_directory(location.keys.artifacts(self.newest.generation))
+        return location.local_family / self.newest.generation.directory
 
     def _acknowledge(self, published: Published) -> None:
         self.newest = published
@@ -140,7 +140,7 @@ def load(workspace: Path, contender: str) -> float:
         with open_scratch(generation, workspace, keep=False, purpose="restore") as scratch:
             copy = make_copy(generation, scratch)
             assert copy.manifest is not None, copy.checks
-            ours(copy.location.store.local_directory(copy.location.keys.artifacts(generation.require_generation())))
+            ours(copy.location.local_family / generation.require_generation().directory)
 
     def theirs(*, mmap: bool) -> None:
         state = torch.load(workspace / PLAIN, weights_only=True, mmap=mmap)
@@ -198,8 +198,7 @@ def trace(workspace: Path, rounds: str) -> dict[str, tuple[float, ...]]:
     job = Job(workspace / "root", TRACED)
     training = job.training
     reporter = Reporter(Timeline(), WORLD.device)
-    family = Path(job.settings.family)
-    reporter.started(family, job.run.incarnation, WORLD, {})
+    reporter.started(job.run.location, job.run.incarnation, WORLD, {})
     batches = training.batches()
 
     tracing: list[float] = []
@@ -228,7 +227,7 @@ def trace(workspace: Path, rounds: str) -> dict[str, tuple[float, ...]]:
 
     # One round is one pair of steps: neighbours' bursts are longer than that, and meet both.
     taken = in_turn({"traced": lambda: _cpu(traced), "untraced": lambda: _cpu(untraced)}, pairs)
-    steps = TraceReader(family).steps(job.run.incarnation, WORLD.rank)
+    steps = TraceReader(job.run.location.local_family).steps(job.run.incarnation, WORLD.rank)
     assert len(steps) == pairs + 1, f"a step left no line: {len(steps)}"
     return {**taken, "tracing": tuple(tracing)}
 

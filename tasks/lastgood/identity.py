@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from lastgood.errors import FormatError
 
-__all__ = ["MAXIMUM_INCARNATION", "MAXIMUM_STEP", "FamilyKeys", "GenerationId", "check_family_name", "check_key"]
+__all__ = [
+    "MAXIMUM_INCARNATION",
+    "MAXIMUM_STEP",
+    "FamilyKeys",
+    "GenerationId",
+    "check_family_name",
+    "check_key",
+    "is_lawful_key",
+]
 
 MAXIMUM_INCARNATION = 10**8 - 1
 MAXIMUM_STEP = 10**16 - 1
@@ -111,6 +119,15 @@ def check_key(key: str) -> str:
     if (match := _UNLAWFUL_CHARACTER.search(key)) is not None:
         raise FormatError(f"key has a control character, backslash or half a surrogate pair: {match[0]!r} in {key!r}")
     return key
+
+
+def is_lawful_key(key: str) -> bool:
+    """Whether `check_key` accepts it."""
+    try:
+        check_key(key)
+    except FormatError:
+        return False
+    return True
 
 
 def check_family_name(name: str) -> str:

@@ -7,6 +7,7 @@ when it is spelled like one, or when the directory above it holds `.lastgood`; o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from lastgood.errors import FormatError, UsageError
 from lastgood.identity import FamilyKeys, GenerationId, check_family_name
@@ -38,6 +39,18 @@ class Location:
     def of(self, generation: GenerationId) -> Location:
         """One generation of the same family."""
         return Location(store=self.store, keys=self.keys, generation=generation)
+
+    @property
+    def local_family(self) -> Path:
+        """The family's directory.
+
+        Raises:
+            UsageError: It is not on a file system of this machine.
+        """
+        family = self.store.local_directory(self.keys.family)
+        if family is None:
+            raise UsageError(f"not on this machine: {self.family_uri}: expected a family on a file system")
+        return family
 
     def require_generation(self) -> GenerationId:
         """The generation that the URI names.

@@ -74,11 +74,13 @@ class Staging:
     Args:
         generation: What it will become.
         prefix: Its key under the family's staging.
+        stored: The key prefix under which its artifacts are persisted.
         payload: The local directory to write artifacts into.
     """
 
     generation: GenerationId
     prefix: str
+    stored: str
     payload: Path
 
     @property
@@ -169,9 +171,10 @@ class Publisher:
             )
         generation = GenerationId(self._incarnation, step)
         prefix = self._prefix(generation)
-        payload = self._store.staging_path(f"{prefix}/payload")
+        stored = self._store.payload(f"{prefix}/payload", self._keys.artifacts(generation))
+        payload = self._store.staging_path(stored)
         self._newest_step = step
-        return Staging(generation=generation, prefix=prefix, payload=payload)
+        return Staging(generation=generation, prefix=prefix, stored=stored, payload=payload)
 
     def publish(
         self,
@@ -253,7 +256,7 @@ class Publisher:
         paths = [artifact.path for artifact in artifacts]
         for path in paths:
             _check_written(staging, path)
-        hashed = self._store.persist(f"{staging.prefix}/payload", paths, self._algorithms)
+        hashed = self._store.persist(staging.stored, paths, self._algorithms)
         vouched = []
         for artifact, found in zip(artifacts, hashed, strict=True):
             if found.trouble is not None or found.bytes is None:
@@ -373,10 +376,10 @@ class Publisher:
 
     def _refuse_strays(self, staging: Staging, receipts: Iterable[Receipt]) -> None:
         named = {artifact.path for receipt in receipts for artifact in receipt.artifacts}
-        prefix = f"{staging.prefix}/payload/"
+        prefix = f"{staging.stored}/"
         strays = [
             o.key.removeprefix(prefix)
-            for o in self._store.walk(prefix.rstrip("/"))
+            for o in self._store.walk(staging.stored)
             if o.key.removeprefix(prefix) not in named
         ]
         if strays:
@@ -419,7 +422,7 @@ class Publisher:
         key = self._keys.manifest(generation)
         if not self._store.create(key, data):
             raise PublishError(f"manifest exists already: {key}", hint="a name serves one publish; take the next step")
-        if not self._store.install(f"{staging.prefix}/payload", self._keys.artifacts(generation)):
+        if not self._store.install(staging.stored, self._keys.artifacts(generation)):
             raise PublishError(f"generation directory exists already: {self._keys.artifacts(generation)}")
         marker = documents.canonical_bytes(
             Commit(

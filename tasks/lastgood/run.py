@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from lastgood import documents
-from lastgood.digest import Algorithm
+from lastgood.digest import Algorithm, hash_bytes
 from lastgood.documents import Document
 from lastgood.errors import Fenced, FormatError, LastgoodError, ResumeRefused, StoreError, UsageError
 from lastgood.identity import GenerationId
@@ -46,10 +46,12 @@ from lastgood.manifest import (
 from lastgood.markers import Commit
 from lastgood.protocol import Policy, claim, decide, perform, take_survey
 from lastgood.publish import Published, Publisher, StagedArtifact, Staging
+from lastgood.stores.scratch import SharedCopy
 from lastgood.text import printable
 from lastgood.verdict import Finding, Reason
 from lastgood.verify import inspector
 from lastgood.verify.checks import check_claims
+from lastgood.verify.fetching import fetch_artifacts
 
 __all__ = ["Group", "ResumedGeneration", "Run", "SoloGroup"]
 
@@ -86,7 +88,8 @@ class ResumedGeneration:
     Args:
         generation: Which.
         manifest: What it claims to be; its digest was compared with the COMMIT's.
-        directory: Where its artifacts lie.
+        directory: Where its artifacts lie on this machine; of a family in a bucket a verified copy for all ranks of
+            this user here, which is given back when the first step is staged, or when the run is closed.
     """
 
     generation: GenerationId
@@ -112,12 +115,18 @@ class Run:
     """See the module docstring. Made by `start`."""
 
     def __init__(
-        self, location: Location, publisher: Publisher, incarnation: int, resumed: ResumedGeneration | None
+        self,
+        location: Location,
+        publisher: Publisher,
+        incarnation: int,
+        resumed: ResumedGeneration | None,
+        copy: SharedCopy | None = None,
     ) -> None:
         self.location = location
         self.incarnation = incarnation
         self.resumed = resumed
         self._publisher = publisher
+        self._copy = copy
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -180,7 +189,8 @@ class Run:
             algorithms=algorithms,
             objects=objects,
         )
-        run = cls(location, publisher, outcome.incarnation, _resumed(location, outcome))
+        resumed, copy = _resumed(location, outcome)
+        run = cls(location, publisher, outcome.incarnation, resumed, copy)
         atexit.register(run._exit_loudly)
         return run
 
@@ -191,6 +201,7 @@ class Run:
             PublishError: The background publish before it failed, or the step does not rise.
         """
         self.wait()
+        self._give_back()
         return self._publisher.stage(step)
 
     def publish(
@@ -262,7 +273,13 @@ class Run:
         Without it a background publish is cut short where the interpreter ends: it fails, and the exit status says so.
         """
         atexit.unregister(self._exit_loudly)
+        self._give_back()
         self.wait()
+
+    def _give_back(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
 
     def _exit_loudly(self) -> None:
         # The interpreter joins the thread before this runs. An exception here would not change the exit status.
@@ -345,9 +362,9 @@ def _raise_refusal(outcome: StartOutcome) -> None:
     raise kinds.get(outcome.refused_as, StoreError)(outcome.refusal, hint=outcome.hint)
 
 
-def _resumed(location: Location, outcome: StartOutcome) -> ResumedGeneration | None:
+def _resumed(location: Location, outcome: StartOutcome) -> tuple[ResumedGeneration | None, SharedCopy | None]:
     if outcome.generation is None:
-        return None
+        return None, None
     generation = GenerationId.parse(outcome.generation)
     key = location.keys.manifest(generation)
     data = location.store.get(key, limit_bytes=MAXIMUM_MANIFEST_BYTES)
@@ -356,8 +373,22 @@ def _resumed(location: Location, outcome: StartOutcome) -> ResumedGeneration | N
         message = f"manifest is not the committed one: {key}"
         finding = Finding(reason=Reason.COMMIT_MISMATCH, message=message, offender=key)
         raise ResumeRefused(message, findings=(finding,))
-    return ResumedGeneration(
-        generation=generation,
-        manifest=parse_manifest(data, key),
-        directory=location.store.local_directory(location.keys.artifacts(generation)),
-    )
+    manifest, copy = parse_manifest(data, key), None
+    directory = location.store.local_directory(location.keys.artifacts(generation))
+    if directory is None:
+        copy = _copied(location.of(generation), manifest, outcome.manifest)
+        directory = copy.path
+    return ResumedGeneration(generation=generation, manifest=manifest, directory=directory), copy
+
+
+def _copied(generation: Location, manifest: Manifest, digest: str) -> SharedCopy:
+    """The artifacts of a generation on this machine, fetched by the first rank here that wants them."""
+    prefix = generation.keys.artifacts(generation.require_generation())
+
+    def fill(directory: Path) -> None:
+        findings = fetch_artifacts(generation.store, generation.keys, prefix, manifest, directory)
+        if findings:
+            raise ResumeRefused(f"not loadable: {generation.uri}: {findings[0].message}", findings=findings)
+
+    name = hash_bytes(f"{generation.uri} {digest}".encode()).value[:32]
+    return SharedCopy(f"resume-{name}", fill)

@@ -191,6 +191,8 @@ def _deepest_directory(location: Location) -> tuple[Path, tuple[int, int]] | Non
 
 def _down_to_commits(location: Location) -> Sequence[Path]:
     commits = location.store.local_directory(location.keys.commits)
+    if commits is None:
+        return []
     depth = len(Path(location.keys.commits).parts)
     return [*reversed(commits.parents[:depth]), commits]
 

@@ -72,7 +72,7 @@ class Watch:
 
     def __init__(self, location: Location) -> None:
         self._location = location
-        self._reader = TraceReader(location.store.local_directory(location.keys.family))
+        self._reader = TraceReader(location.local_family)
         self._followers: dict[tuple[int, int], TraceFollower] = {}
         self._traces: dict[tuple[int, int], RankTrace] = {}
 

@@ -287,9 +287,7 @@ class TraceReader:
         begin = bisect.bisect_right(paths, first, lo=min(1, len(paths)), key=_first_step) - 1
         found: dict[int, Step] = {}
         for path in paths[max(0, begin) :]:
-            whole = _read_from(path, 0).rpartition(b"\n")[0]
-            for place, line in enumerate(whole.split(b"\n") if whole else (), start=1):
-                record = _parse_line(line, f"{path}: line {place}")
+            for record in records_of(_read_from(path, 0), str(path)):
                 if isinstance(record, Step) and first <= record.step <= last:
                     found[record.step] = record
                 elif isinstance(record, Step) and record.step > last:
@@ -311,9 +309,18 @@ def _first_step(path: Path) -> int:
 
 def _head(path: Path) -> Iterator[TraceRecord]:
     """The first records of a segment, one after the other, from one bounded read."""
-    whole = _read_from(path, 0, MAXIMUM_LINE_BYTES).rpartition(b"\n")[0]
+    yield from records_of(_read_from(path, 0, MAXIMUM_LINE_BYTES), str(path))
+
+
+def records_of(data: bytes, where: str) -> Iterator[TraceRecord]:
+    """The records of a segment's bytes, or of its beginning, one after the other; a torn last line is left out.
+
+    Raises:
+        FormatError: A whole line is not a lawful record; the place and the line are named.
+    """
+    whole = data.rpartition(b"\n")[0]
     for place, line in enumerate(whole.split(b"\n") if whole else (), start=1):
-        yield _parse_line(line, f"{path}: line {place}")
+        yield _parse_line(line, f"{where}: line {place}")
 
 
 def _names(directory: Path) -> list[str]:

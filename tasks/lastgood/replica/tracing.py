@@ -42,6 +42,7 @@ from lastgood.replica.events import (
     host_name,
     measured,
 )
+from lastgood.replica.shipping import TraceHome
 from lastgood.replica.trace import TraceWriter
 from lastgood.run import ResumedGeneration, Run
 from lastgood.verdict import Finding, Note
@@ -60,6 +61,7 @@ class RunTrace:
         settings: What decides determinism and is worth reading; `computing_environment` is told in any case.
         timeline: Spans of what happened before.
         lag_steps: See `Started`; only with `step_later`.
+        ship: Sends what was written to a family elsewhere; called at every save and at the end.
 
     Raises:
         UsageError: This rank of this life has a trace already.
@@ -76,7 +78,9 @@ class RunTrace:
         settings: Mapping[str, str] | None = None,
         timeline: Timeline | None = None,
         lag_steps: int = 0,
+        ship: Callable[[], None] = lambda: None,
     ) -> None:
+        self._ship = ship
         self.timeline = timeline if timeline is not None else Timeline()
         self._writer = TraceWriter(family, incarnation, rank)
         self._writer.write(
@@ -98,8 +102,8 @@ class RunTrace:
     @classmethod
     def of(cls, run: Run, *, rank: int = 0, world_size: int = 1, settings: Mapping[str, str] | None = None) -> Self:
         """Begin the trace of a run that has started, with what it decided to resume."""
-        family = run.location.store.local_directory(run.location.keys.family)
-        trace = cls(family, run.incarnation, rank=rank, world_size=world_size, settings=settings)
+        home = TraceHome(run.location, run.incarnation, rank)
+        trace = cls(home.family, run.incarnation, rank=rank, world_size=world_size, settings=settings, ship=home.ship)
         trace.discovered(run.resumed)
         return trace
 
@@ -208,21 +212,25 @@ class RunTrace:
         self._writer.write(
             Saved(at=Mark.now(), spans=self.timeline.take(), generation=str(generation), step=generation.step)
         )
+        self._ship()
         self._ended_ns = time.monotonic_ns()
 
     def refused(self, findings: tuple[Finding, ...], message: str) -> None:
         """Say that this rank will not train on what it was given."""
         self._writer.write(Refused(at=Mark.now(), spans=self.timeline.take(), findings=findings, message=message))
+        self._ship()
 
     def stopped(self, reason: StopReason, step: int, message: str = "") -> None:
         """Say that this rank ends of its own accord."""
         self._writer.write(
             Stopped(at=Mark.now(), spans=self.timeline.take(), reason=reason, step=step, message=message)
         )
+        self._ship()
 
     def close(self) -> None:
         """Write what is still on its way, and close the file."""
         self._writer.close()
+        self._ship()
 
     def __enter__(self) -> Self:
         return self

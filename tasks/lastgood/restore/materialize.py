@@ -8,7 +8,6 @@ production, and production is never written. Source: docs/architecture.md, invar
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -32,15 +31,13 @@ from lastgood.markers import Claim, Commit, ResumeRecord
 from lastgood.replica.processes import replica_home
 from lastgood.stores import LocalStore
 from lastgood.stores.port import Hashed, Progress, Store
+from lastgood.stores.scratch import hold_directory, make_directory, remove_abandoned
 from lastgood.verdict import Check, CheckState, Note
 from lastgood.verify import Depth, verify_generation
 
 __all__ = ["VERIFIED", "Copy", "Scratch", "make_copy", "open_scratch"]
 
 SPACE_MARGIN_BYTES = 64 * 2**20
-PREFIX = "lastgood-"
-HELD = "held"
-"""A file in a scratch that is to be removed, locked by whoever works there: unlocked, its owner is dead."""
 COPIES = 2
 """The copy that is loaded, and the generation that the replica saves after it."""
 
@@ -102,15 +99,16 @@ def open_scratch(location: Location | None, parent: Path | None, *, keep: bool, 
         UsageError: The parent is not a directory that we may write to, or lies inside the family.
     """
     parent = (parent or Path(tempfile.gettempdir())).resolve()
-    if location is not None:
-        family = location.store.local_directory(location.keys.family).resolve()
+    family = location.store.local_directory(location.keys.family) if location is not None else None
+    if family is not None:
+        family = family.resolve()
         if parent == family.parent or parent.is_relative_to(family):
             raise UsageError(f"scratch directory lies among what is restored: {parent}: production is only read")
-    _remove_abandoned(parent)
+    remove_abandoned(parent)
     held = None
     try:
-        directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-", dir=parent))
-        held = None if keep else _hold(directory)
+        directory = make_directory(purpose, parent)
+        held = None if keep else hold_directory(directory)
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise UsageError(f"scratch directory cannot be made: in {parent}: {reason}") from error
@@ -123,32 +121,6 @@ def open_scratch(location: Location | None, parent: Path | None, *, keep: bool, 
         if held is not None:
             shutil.rmtree(directory, ignore_errors=True)
             os.close(held)
-
-
-def _hold(directory: Path) -> int:
-    """Lock a scratch for as long as we live."""
-    descriptor = os.open(directory / f"{HELD}~", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    # Under its name only when it is locked: others remove what they find unlocked.
-    os.rename(directory / f"{HELD}~", directory / HELD)
-    return descriptor
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Remove what gates that were killed left behind: each may be as large as a checkpoint."""
-    for directory in parent.glob(f"{PREFIX}*"):
-        try:
-            descriptor = os.open(directory / HELD, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue  # to be kept, being made, or not one of ours
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if directory.lstat().st_uid == os.getuid():
-                shutil.rmtree(directory, ignore_errors=True)
-        except OSError:
-            continue  # somebody works there
-        finally:
-            os.close(descriptor)
 
 
 def make_copy(location: Location, scratch: Scratch, *, progress: Progress | None = None) -> Copy:
@@ -238,6 +210,8 @@ class _CopyingStore:
         destinations = [self._target.path(f"{prefix}/{request.path}") for request in requests]
         for parent in {destination.parent for destination in destinations}:
             parent.mkdir(parents=True, exist_ok=True)
+        for destination in destinations:
+            destination.unlink(missing_ok=True)  # of a reading that is being confirmed
         with ThreadPoolExecutor(max_workers=default_jobs(), thread_name_prefix="lastgood-copy") as workers:
             pending = [
                 workers.submit(self._source.fetch, prefix, request, destination)

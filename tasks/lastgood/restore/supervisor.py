@@ -179,7 +179,7 @@ def _replay(
 ) -> Evidence:
     """Run the replica on the copy and collect what it left behind."""
     end = _run(copy.location, request, settings, place, deadline, cancel)
-    family = copy.location.store.local_directory(copy.location.keys.family)
+    family = copy.location.local_family
     lives, ranks, trouble = _read_traces(family)
     starved = None
     if end.exit_status != 0 and place.free_bytes < STARVED_BYTES:

@@ -1,4 +1,4 @@
-"""Stores: one small port (`port.Store`), a local file system behind it, a memory double for models.
+"""Stores: one small port (`port.Store`), a file system or a bucket behind it, a memory double for models.
 
 `open_store(root)` is the only place that knows which URI scheme means which store.
 """
@@ -12,8 +12,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from lastgood.errors import UsageError
 from lastgood.stores.local import LocalStore
 from lastgood.stores.port import Store
+from lastgood.stores.settings import StoreSettings
 
-__all__ = ["LocalStore", "Store", "local_path", "open_store"]
+__all__ = ["LocalStore", "Store", "StoreSettings", "local_path", "open_store"]
 
 
 def local_path(uri: str) -> Path:
@@ -38,16 +39,29 @@ def _named(uri: str) -> Path:
         return Path(uri)
     parts = urlsplit(uri)
     if parts.scheme != "file":
-        raise UsageError(f"unsupported scheme {parts.scheme!r} in {uri}: expected a path or file:///…")
+        raise UsageError(f"unsupported scheme {parts.scheme!r} in {uri}: expected a path, file:///… or s3://…")
     if parts.netloc not in ("", "localhost") or not parts.path:
         raise UsageError(f"not an absolute file URI: {uri}: expected file:///path")
     return Path(os.fsdecode(unquote_to_bytes(parts.path)))
 
 
-def open_store(root: str) -> Store:
-    """The store behind a root: a plain path or `file:///…`.
+def open_store(root: str, settings: StoreSettings | None = None) -> Store:
+    """The store behind a root: a plain path, `file:///…` or `s3://bucket/prefix`.
+
+    Args:
+        root: Where.
+        settings: For a bucket; None: as boto3's chain says.
 
     Raises:
-        UsageError: The scheme is not supported.
+        UsageError: The scheme is not supported, or its client is not installed.
     """
-    return LocalStore(local_path(root))
+    if not root.startswith("s3://"):
+        return LocalStore(local_path(root))
+    try:
+        # Imported when it is needed: `latest` on a file system pays nothing for buckets.
+        from lastgood.stores.s3 import S3Store
+    except ModuleNotFoundError as error:
+        if error.name not in ("boto3", "botocore"):
+            raise
+        raise UsageError(f"no client for {root}: boto3 is not installed", hint="pip install 'lastgood[s3]'") from None
+    return S3Store(root, settings)

@@ -31,8 +31,8 @@ from lastgood.digest import (
     copy_and_hash,
     hash_files,
 )
-from lastgood.errors import FormatError, StoreError, StorePermanentError, StoreTransientError
-from lastgood.identity import check_key
+from lastgood.errors import StoreError, StorePermanentError, StoreTransientError
+from lastgood.identity import check_key, is_lawful_key
 from lastgood.stores.filesystem import FileSystem
 from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObject, Trouble
 
@@ -114,7 +114,7 @@ class LocalStore:
         with _classified(f"walk {prefix}"):
             for entry in ordered:
                 key = f"{prefix}/{_spelled(entry.name)}"
-                if entry.is_dir(follow_symlinks=False) and _is_lawful(key):
+                if entry.is_dir(follow_symlinks=False) and is_lawful_key(key):
                     yield from self.walk(key)
                     continue
                 try:
@@ -276,6 +276,10 @@ class LocalStore:
             for parent in parents:
                 self._files.sync_directory(parent)
 
+    def payload(self, staging: str, final: str) -> str:
+        check_key(final)
+        return check_key(staging)
+
     def staging_path(self, prefix: str) -> Path:
         directory = self.path(prefix)
         with _classified(f"stage {prefix}"):
@@ -435,14 +439,6 @@ def _spelled(name: str) -> str:
     The backslash makes such a name unlawful as a key, so it can be reported and never opened by mistake.
     """
     return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
-def _is_lawful(key: str) -> bool:
-    try:
-        check_key(key)
-    except FormatError:
-        return False
-    return True
 
 
 def _stored(key: str, status: os.stat_result) -> StoredObject:

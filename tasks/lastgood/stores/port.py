@@ -122,12 +122,12 @@ class Store(DocumentStore, Protocol):
     def is_root(self) -> bool:
         """Whether the root exists and is the kind of thing a root must be."""
 
-    def local_directory(self, prefix: str) -> Path:
-        """Where a prefix can be read as a local directory."""
+    def local_directory(self, prefix: str) -> Path | None:
+        """Where a prefix can be read as a local directory; None where it cannot."""
 
     def walk(self, prefix: str) -> Iterator[StoredObject]:
-        """Every object below a prefix, sorted by key. Not atomic. What lies under a name that is no lawful key is shown
-        once, as it is (a directory as `other`), and not entered.
+        """Every object below a prefix, in the order of the store's own listing, page by page. Not atomic. What lies
+        under a name that is no lawful key is shown once, as it is (a directory as `other`), and not entered.
         """
 
     def stat(self, key: str) -> StoredObject | None:
@@ -144,6 +144,11 @@ class Store(DocumentStore, Protocol):
     def prepare(self, prefixes: Iterable[str]) -> None:
         """Make prefixes exist durably, where the store has directories at all. May be repeated."""
 
+    def payload(self, staging: str, final: str) -> str:
+        """The prefix under which the artifacts of a publish are persisted: in its staging, from where `install` renames
+        them, or where nothing can be renamed under their final name at once.
+        """
+
     def staging_path(self, prefix: str) -> Path:
         """A local directory (created) into which this rank writes artifacts that belong under a prefix."""
 
@@ -151,11 +156,12 @@ class Store(DocumentStore, Protocol):
         self, prefix: str, paths: Sequence[str], algorithms: tuple[Algorithm, ...], progress: Progress | None = None
     ) -> tuple[Hashed, ...]:
         """Make staged artifacts durable, then read each back from the medium (not from a cache, where that can be
-        asked for) and hash what was read. Never repeated by the store after a failed flush.
+        asked for) and hash what was read. Never repeated by the store after a failed flush. What is persisted may be
+        gone from the local directory.
         """
 
     def install(self, source: str, target: str) -> bool:
-        """Give a whole staged prefix its final name, durably; False if the name is taken."""
+        """Give a whole payload its final name, durably; False if the name is taken."""
 
     def clock(self, prefix: str) -> datetime:
         """The moment, aware, on the clock that `last_changed` counts by, which may not be this machine's; the prefix

@@ -9,7 +9,7 @@ always whether training may resume from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -41,7 +41,7 @@ from lastgood.verify.reading import (
     read_stored_manifest,
 )
 
-__all__ = ["Depth", "verify_generation"]
+__all__ = ["Depth", "algorithms_of", "comparable_digests", "verify_generation", "wrong_bytes"]
 
 _Answer = TypeVar("_Answer")
 
@@ -229,9 +229,9 @@ class _Verification:
     ) -> list[Finding]:
         """Name files of another length; those as long as some other artifact are read to see whether they are it."""
         requests = [
-            HashRequest(path=artifact.path, algorithms=_algorithms(artifact), size_bytes=found.bytes)
+            HashRequest(path=artifact.path, algorithms=algorithms_of(artifact), size_bytes=found.bytes)
             for artifact, found in wrong
-            if _algorithms(artifact) and origins.is_length_known(found.bytes)
+            if algorithms_of(artifact) and origins.is_length_known(found.bytes)
         ]
         # An answer sharpens the finding; without one it stays a wrong size.
         hashed = self._ask((), lambda: tuple(self._store.hash(self._directory, requests))) if requests else ()
@@ -243,14 +243,15 @@ class _Verification:
         ]
 
     def _check_digests(self, manifest: Manifest, artifacts: Sequence[Artifact], origins: Origins) -> None:
-        requests = [HashRequest(path=a.path, algorithms=_algorithms(a), size_bytes=a.bytes) for a in artifacts]
+        requests = [HashRequest(path=a.path, algorithms=algorithms_of(a), size_bytes=a.bytes) for a in artifacts]
         findings: list[Finding] = []
-        unread = [f"{a.path}: only composite digests are listed" for a in manifest.artifacts if not _algorithms(a)]
+        doubtful: list[tuple[Artifact, Hashed]] = []
+        unread = [f"{a.path}: only composite digests are listed" for a in manifest.artifacts if not algorithms_of(a)]
         held = held_bytes = 0
         try:
             hashed = self._store.hash(self._directory, requests, self._progress)
             for artifact, found in zip(artifacts, hashed, strict=True):
-                if found.trouble is None and found.digests == _comparable(artifact):
+                if found.trouble is None and found.digests == comparable_digests(artifact):
                     held += 1
                     held_bytes += artifact.bytes
                 elif found.trouble in (Trouble.UNREADABLE, Trouble.CHANGED):
@@ -258,8 +259,11 @@ class _Verification:
                     unread.append(f"{artifact.path}: {found.message}")
                     changed = found.trouble is Trouble.CHANGED
                     self._trouble((StoreTransientError if changed else StoreError)(unread[-1]))
+                elif found.trouble is None:
+                    doubtful.append((artifact, found))
                 else:
-                    findings.append(_wrong_bytes(artifact, found, origins, manifest))
+                    findings.append(wrong_bytes(artifact, found, origins, manifest))
+            findings += self._confirm(doubtful, unread, origins, manifest)
         except StoreError as error:
             # What was found before the store failed stays found.
             unread.append(error.message)
@@ -269,6 +273,18 @@ class _Verification:
             detail = f"{detail}; could not read {len(unread)}: {'; '.join(unread[:5])}"
         state = CheckState.INCONCLUSIVE if unread else CheckState.RAN
         self._checks["digests"] = Check(name="digests", state=state, detail=detail, findings=tuple(findings))
+
+    def _confirm(
+        self, doubtful: Sequence[tuple[Artifact, Hashed]], unread: list[str], origins: Origins, manifest: Manifest
+    ) -> Iterator[Finding]:
+        """Wrong bytes fail a checkpoint only when they are read twice: what a transfer flipped is not what is stored."""
+        requests = [HashRequest(path=a.path, algorithms=algorithms_of(a), size_bytes=a.bytes) for a, _ in doubtful]
+        for (artifact, first), again in zip(doubtful, self._store.hash(self._directory, requests), strict=True):
+            if again == first:
+                yield wrong_bytes(artifact, first, origins, manifest)
+            else:
+                unread.append(f"{artifact.path}: {again.message or 'two readings gave different bytes'}")
+                self._trouble(StoreTransientError(unread[-1]))
 
     # The family around it.
 
@@ -302,22 +318,24 @@ def _hashable(manifest: Manifest, listing: Listing) -> list[Artifact]:
         if (stored := listing.get(artifact.path)) is not None
         and stored.kind is ObjectKind.FILE
         and stored.bytes == artifact.bytes
-        and _algorithms(artifact)
+        and algorithms_of(artifact)
     ]
 
 
-def _comparable(artifact: Artifact) -> tuple[Digest, ...]:
+def comparable_digests(artifact: Artifact) -> tuple[Digest, ...]:
     """The digests over the artifact's bytes; a composite is a digest over other digests."""
     if len(artifact.digests) == 1 and artifact.digests[0].part_bytes is None:
         return artifact.digests
     return tuple(digest for digest in artifact.digests if digest.part_bytes is None)
 
 
-def _algorithms(artifact: Artifact) -> tuple[Algorithm, ...]:
-    return tuple(digest.algorithm for digest in _comparable(artifact))
+def algorithms_of(artifact: Artifact) -> tuple[Algorithm, ...]:
+    """What to hash an artifact by, so that the result compares with `comparable_digests`."""
+    return tuple(digest.algorithm for digest in comparable_digests(artifact))
 
 
-def _wrong_bytes(artifact: Artifact, found: Hashed, origins: Origins, manifest: Manifest) -> Finding:
+def wrong_bytes(artifact: Artifact, found: Hashed, origins: Origins, manifest: Manifest) -> Finding:
+    """What is wrong with bytes that were read and are not the artifact's."""
     if found.trouble is Trouble.SIZE:
         return size_mismatch(artifact, found.bytes or 0, manifest)
     if found.trouble is Trouble.MISSING:
@@ -328,7 +346,7 @@ def _wrong_bytes(artifact: Artifact, found: Hashed, origins: Origins, manifest: 
     foreign = _foreign(artifact, artifact.bytes, found.digests, origins, manifest)
     expected, digest = next(
         (str(mine), str(other))
-        for mine, other in zip(_comparable(artifact), found.digests, strict=True)
+        for mine, other in zip(comparable_digests(artifact), found.digests, strict=True)
         if mine != other
     )
     return foreign or Finding(
@@ -350,6 +368,6 @@ def _foreign(
         reason=origin.reason,
         message=f"bytes of another file: {artifact.path} in {place(manifest)}: holds {origin.place}",
         offender=artifact.path,
-        expected=str(_comparable(artifact)[0]),
+        expected=str(comparable_digests(artifact)[0]),
         found=str(digests[0]),
     )

@@ -222,8 +222,8 @@ class _Story:
             self.tell(f"tier 1  step {generation.step:>3}  {record.verdict.outcome}  {lag:.1f} s after its COMMIT")
 
     def _committed_at(self, generation: GenerationId) -> datetime:
-        commit = self.location.store.local_directory(self.location.keys.commit(generation))
-        return datetime.fromtimestamp(commit.stat().st_mtime, UTC)
+        changed = self.location.store.last_changed(self.location.keys.commit(generation))
+        return changed or datetime.now(UTC)
 
     def restore(self) -> tuple[str, ...]:
         # The one before the newest: the live run's own trace of the steps after it is the control.

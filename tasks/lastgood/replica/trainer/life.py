@@ -125,7 +125,7 @@ def _open_trace(settings: Settings, incarnation: int, world: World, reporter: Re
     if settings.trace:
         location = locate(settings.family)
         told = {"strategy": settings.strategy.value, "stock_ddp": str(settings.stock_ddp)}
-        reporter.started(location.store.local_directory(location.keys.family), incarnation, world, told)
+        reporter.started(location, incarnation, world, told)
 
 
 def _prepare(settings: Settings) -> None:

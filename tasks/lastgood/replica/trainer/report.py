@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from lastgood.identity import GenerationId
+from lastgood.location import Location
 from lastgood.manifest import Component, Expectations
 from lastgood.replica.events import Mark, Measured, Phase, Span, Step, StopReason, Timeline, measured
+from lastgood.replica.shipping import TraceHome
 from lastgood.replica.tracing import RunTrace
 from lastgood.replica.trainer.parallel import World
 from lastgood.run import ResumedGeneration
@@ -85,16 +86,18 @@ class Reporter:
         self._lag_steps = 1 if device.type == "cuda" else 0
         self._trace: RunTrace | None = None
 
-    def started(self, family: Path, incarnation: int, world: World, settings: Mapping[str, str]) -> None:
+    def started(self, location: Location, incarnation: int, world: World, settings: Mapping[str, str]) -> None:
         """Open the trace: the incarnation is known."""
+        home = TraceHome(location, incarnation, world.rank)
         self._trace = RunTrace(
-            family,
+            home.family,
             incarnation,
             rank=world.rank,
             world_size=world.world_size,
             settings=settings,
             timeline=self.timeline,
             lag_steps=self._lag_steps,
+            ship=home.ship,
         )
 
     def discovered(self, resumed: ResumedGeneration | None) -> None:

@@ -1,0 +1,223 @@
+"""Requests to one bucket: sent, repeated where that is safe, and their answers classified.
+
+Decides which answers are answers (`Refused`: absent, there already, changed) and which failures may be repeated.
+botocore repeats what did not get through; a caller learns by `Refused.is_resent` that an earlier sending of the same
+request may have been carried out. Credentials that were refused are read anew once, and the request is repeated if
+they changed: whoever rotates keys in the middle of a long reading must not make it fail.
+Source: the AWS S3 API reference; botocore's `standard` retry mode.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any, NamedTuple
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSLError,
+)
+from botocore.exceptions import ConnectionError as BotoConnectionError
+
+from lastgood.errors import StoreError, StorePermanentError, StoreTransientError, UsageError
+from lastgood.stores.settings import StoreSettings
+from lastgood.text import printable
+
+__all__ = ["Bucket", "Refused", "S3Client", "parse_s3_uri", "read_failure"]
+
+CONNECT_SECONDS = 10.0
+SPARE_CONNECTIONS = 4
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", re.ASCII)
+_ANSWERS = frozenset({404, 409, 412})
+_THROTTLED = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
+_REFUSED_KEYS = frozenset({"InvalidAccessKeyId", "InvalidToken", "InvalidClientTokenId", "SignatureDoesNotMatch"})
+_SKEWED = "RequestTimeTooSkewed"
+_BROKEN_OFF = (
+    BotoConnectionError,
+    CredentialRetrievalError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    IncompleteReadError,
+    OSError,
+)
+
+
+class Bucket(NamedTuple):
+    """A bucket and the prefix in it that is a store's root; the prefix has no slash at either end."""
+
+    name: str
+    prefix: str
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{self.name}/{self.prefix}".rstrip("/")
+
+
+def parse_s3_uri(uri: str) -> Bucket:
+    """Split `s3://bucket/prefix`.
+
+    Raises:
+        UsageError: It names no bucket, or holds what S3 would read as a query or as an empty name.
+    """
+    name, _, prefix = uri.removeprefix("s3://").partition("/")
+    prefix = prefix.rstrip("/")
+    if not uri.startswith("s3://") or not _BUCKET.fullmatch(name):
+        raise UsageError(f"not a bucket: {printable(uri)}: expected s3://bucket/prefix")
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise UsageError(f"not a prefix: {printable(uri)}: expected names between single slashes")
+    return Bucket(name, prefix)
+
+
+class Refused(Exception):
+    """The service understood and said no: 404 absent, 409 in conflict, 412 the condition did not hold.
+
+    Args:
+        status: Of HTTP.
+        code: S3's own.
+        is_resent: The request was sent more than once, so an earlier sending may have been carried out.
+    """
+
+    def __init__(self, status: int, code: str, *, is_resent: bool) -> None:
+        super().__init__(f"{status} {code}")
+        self.status = status
+        self.code = code
+        self.is_resent = is_resent
+
+
+class S3Client:
+    """One bucket behind one set of options; may be shared between threads.
+
+    Args:
+        bucket: Its name.
+        settings: See there.
+    """
+
+    def __init__(self, bucket: str, settings: StoreSettings) -> None:
+        self.bucket = bucket
+        self.settings = settings
+        self._renewing = threading.Lock()
+        self._session, self._client = self._connect()
+
+    def call(self, operation: str, doing: str, **parameters: Any) -> dict[str, Any]:
+        """Send one request to the bucket.
+
+        Args:
+            operation: A method of boto3's client.
+            doing: What a failure could not do, e.g. `read a/b`.
+            parameters: Of the operation.
+
+        Raises:
+            Refused: 404, 409 or 412.
+            StoreTransientError: It did not get through, or the service is in trouble; it may have been carried out.
+            StorePermanentError: Denied, no such bucket, no credentials.
+        """
+        client = self._client
+        try:
+            return self._send(client, operation, doing, parameters)
+        except _Denied as denied:
+            if not self._renew(client):
+                raise denied.error from None
+        try:
+            return self._send(self._client, operation, doing, parameters)
+        except _Denied as denied:
+            raise denied.error from None
+
+    def _send(self, client: Any, operation: str, doing: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = getattr(client, operation)(Bucket=self.bucket, **parameters)
+        except ClientError as error:
+            raise self._classified(error, doing) from error
+        except (BotoCoreError, OSError) as error:
+            raise read_failure(error, doing) from error
+        return answer
+
+    def _classified(self, error: ClientError, doing: str) -> Exception:
+        """What an answer that is an error means."""
+        told = error.response.get("ResponseMetadata", {})
+        status = told.get("HTTPStatusCode", 0)
+        code = str(error.response.get("Error", {}).get("Code", "")) or str(status)
+        message = f"cannot {doing} in s3://{self.bucket}: {printable(code)} ({status})"
+        if code == "NoSuchBucket":
+            return StorePermanentError(f"bucket not found: s3://{self.bucket}", hint="is its name spelled right?")
+        if status in _ANSWERS:
+            return Refused(status, code, is_resent=told.get("RetryAttempts", 0) > 0)
+        if code == _SKEWED:
+            return StorePermanentError(message, hint="the clock of this machine is wrong")
+        if code in _EXPIRED:
+            return _Denied(StoreTransientError(message, hint="credentials have expired; renew them"))
+        if code in _REFUSED_KEYS or status in (401, 403):
+            hint = "do the credentials of boto3's chain (environment, profile, role) grant this?"
+            return _Denied(StorePermanentError(message, hint=hint))
+        if status >= 500 or status in (408, 429) or code in _THROTTLED:
+            return StoreTransientError(message)
+        return StorePermanentError(message)
+
+    def _connect(self) -> tuple[boto3.session.Session, Any]:
+        told = self.settings
+        options: dict[str, Any] = {
+            "connect_timeout": min(CONNECT_SECONDS, told.timeout_seconds),
+            "read_timeout": told.timeout_seconds,
+            "retries": {"mode": "standard", "total_max_attempts": told.attempts},
+            "max_pool_connections": told.concurrency + SPARE_CONNECTIONS,
+            "user_agent_extra": "lastgood",
+        }
+        if told.checksum_calculation is not None:
+            options["request_checksum_calculation"] = told.checksum_calculation
+        if told.checksum_validation is not None:
+            options["response_checksum_validation"] = told.checksum_validation
+        if told.addressing is not None:
+            options["s3"] = {"addressing_style": told.addressing}
+        try:
+            session = boto3.session.Session()
+            client = session.client("s3", endpoint_url=told.endpoint, region_name=told.region, config=Config(**options))
+        except (BotoCoreError, ValueError) as error:  # ValueError: an endpoint that is no URL
+            raise UsageError(f"cannot speak to s3://{self.bucket}: {printable(str(error))}") from None
+        return session, client
+
+    def _renew(self, used: Any) -> bool:
+        """Read the credentials anew; True if others are in use now than the client that was refused used."""
+        with self._renewing:
+            if self._client is not used:
+                return True  # another thread was refused, too, and has seen to it
+            session, client = self._connect()
+            if _identity(session) == _identity(self._session):
+                return False
+            self._session, self._client = session, client
+            return True
+
+
+class _Denied(Exception):  # never leaves this module
+    """Refused for the sake of the credentials, which may have been rotated."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+def _identity(session: boto3.session.Session) -> tuple[str | None, str | None, str | None]:
+    credentials = session.get_credentials()
+    if credentials is None:
+        return (None, None, None)
+    frozen = credentials.get_frozen_credentials()
+    return (frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def read_failure(error: Exception, doing: str) -> StoreError:
+    """What a request means that got no answer, or whose body broke off."""
+    reason = printable(str(error)).rstrip(".")
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        hint = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
+        return StorePermanentError(f"cannot {doing}: no credentials: {reason}", hint=hint)
+    if isinstance(error, SSLError):
+        return StorePermanentError(f"cannot {doing}: {reason}", hint="is the certificate of the endpoint trusted here?")
+    return (StoreTransientError if isinstance(error, _BROKEN_OFF) else StorePermanentError)(f"cannot {doing}: {reason}")

@@ -1,0 +1,310 @@
+"""The object store: a prefix of a bucket that speaks the S3 API.
+
+Decides which requests make each promise of the port true. Rules (reasons: ADR 0007): keys are written once, under a
+condition that the service checks; only caches are replaced, and only from the version that was read; artifacts are
+written under the generation's final name at once, for nothing can be renamed here and nobody looks there before
+COMMIT; a rank vouches for what it read back. Where a condition may have been met by an earlier sending of the same
+request, the bytes that lie there decide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError
+from urllib3.exceptions import HTTPError
+
+from lastgood.digest import Algorithm, HashRequest
+from lastgood.errors import StoreError, StorePermanentError, StoreTransientError, UsageError
+from lastgood.identity import check_key, is_lawful_key
+from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObject, Trouble
+from lastgood.stores.s3.client import Refused, S3Client, parse_s3_uri, read_failure
+from lastgood.stores.s3.reading import hash_object, hash_objects, pause
+from lastgood.stores.s3.writing import send_files
+from lastgood.stores.scratch import PrivateDirectory
+from lastgood.stores.settings import StoreSettings
+
+__all__ = ["S3Store"]
+
+MAXIMUM_DELETED = 1000
+"""Keys that one request may delete."""
+
+
+class S3Store:
+    """A `Store` over a prefix of a bucket.
+
+    Args:
+        uri: `s3://bucket/prefix`; the bucket must exist, the prefix need not.
+        settings: How it is spoken to.
+    """
+
+    def __init__(self, uri: str, settings: StoreSettings | None = None) -> None:
+        bucket = parse_s3_uri(uri)
+        self.uri = bucket.uri
+        self._prefix = f"{bucket.prefix}/" if bucket.prefix else ""
+        self._client = S3Client(bucket.name, settings or StoreSettings())
+        self._scratch: PrivateDirectory | None = None
+        self._making_scratch = threading.Lock()
+
+    # Reading.
+
+    def is_root(self) -> bool:
+        try:
+            self._client.call("head_bucket", "look at the root")
+        except Refused:
+            return False
+        return True
+
+    def local_directory(self, prefix: str) -> Path | None:
+        check_key(prefix)
+        return None
+
+    def names(self, prefix: str) -> Names:
+        files: list[str] = []
+        directories: list[str] = []
+        below = f"{self._key(prefix)}/" if prefix else self._prefix
+        for page in self._pages(f"list {prefix}", Prefix=below, Delimiter="/"):
+            files += [name for item in page.get("Contents", ()) if (name := item["Key"].removeprefix(below))]
+            directories += [item["Prefix"].removeprefix(below).rstrip("/") for item in page.get("CommonPrefixes", ())]
+        return Names(files=tuple(sorted(files)), directories=tuple(sorted(name for name in directories if name)))
+
+    def walk(self, prefix: str) -> Iterator[StoredObject]:
+        for item in self._items(prefix):
+            key = item["Key"].removeprefix(self._prefix)
+            if key.endswith("/") and not item["Size"]:
+                continue  # what consoles put there to show a directory
+            kind = ObjectKind.FILE if is_lawful_key(key) else ObjectKind.OTHER
+            yield StoredObject(key=key, bytes=item["Size"], kind=kind)
+
+    def stat(self, key: str) -> StoredObject | None:
+        found = self._head(key, f"stat {key}")
+        return StoredObject(key=key, bytes=found["ContentLength"]) if found is not None else None
+
+    def last_changed(self, prefix: str) -> datetime | None:
+        found = self._head(prefix, f"look at {prefix}")
+        moments = [found["LastModified"]] if found is not None else []
+        return max([*moments, *(item["LastModified"] for item in self._items(prefix))], default=None)
+
+    def clock(self, prefix: str) -> datetime:
+        check_key(prefix)
+        try:
+            answer = self._client.call("head_bucket", f"ask the time of {prefix}")
+        except Refused as refused:
+            raise self._no_bucket() from refused
+        return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]).astimezone(UTC)
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes | None:
+        found = self._read(key, limit_bytes)
+        return found[0] if found is not None else None
+
+    def hash(self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None) -> Iterator[Hashed]:
+        check_key(prefix)
+        return hash_objects(
+            self._client, [(self._key(f"{prefix}/{request.path}"), request) for request in requests], progress
+        )
+
+    def fetch(self, prefix: str, request: HashRequest, destination: Path) -> Hashed:
+        try:
+            return hash_object(self._client, self._key(f"{prefix}/{request.path}"), request, destination=destination)
+        except OSError as error:
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise StorePermanentError(f"cannot fetch {prefix}/{request.path} to {destination}: {reason}") from error
+
+    # Small documents.
+
+    def create(self, key: str, data: bytes) -> bool:
+        for failures in range(1, self._client.settings.attempts + 1):
+            try:
+                self._client.call("put_object", f"create {key}", Key=self._key(key), Body=data, IfNoneMatch="*")
+                return True
+            except Refused as refused:
+                if refused.status == 412:
+                    return refused.is_resent and self.get(key, limit_bytes=len(data)) == data
+                if refused.status == 404:
+                    raise self._no_bucket() from refused
+            pause(failures)  # 409: a request for the same key is under way; it may yet fail
+        raise StoreTransientError(f"cannot create {key}: in conflict with other requests for it")
+
+    def replace(self, key: str, data: bytes) -> None:
+        try:
+            self._client.call("put_object", f"replace {key}", Key=self._key(key), Body=data)
+        except Refused as refused:
+            raise StoreTransientError(f"cannot replace {key}: {refused}") from refused
+
+    def compare_and_swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        if expected is None:
+            return self.create(key, data)
+        for failures in range(1, self._client.settings.attempts + 1):
+            found = self._read(key, max(len(expected), len(data)) + 4096)
+            if found is None or found[0] != expected:
+                return False
+            try:
+                self._client.call("put_object", f"swap {key}", Key=self._key(key), Body=data, IfMatch=found[1])
+                return True
+            except Refused as refused:
+                if refused.status != 409:
+                    return refused.is_resent and self.get(key, limit_bytes=len(data) + 4096) == data
+            pause(failures)
+        raise StoreTransientError(f"cannot swap {key}: in conflict with other requests for it")
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(Refused):
+            self._client.call("delete_object", f"delete {key}", Key=self._key(key))
+
+    # Trees.
+
+    def prepare(self, prefixes: Iterable[str]) -> None:
+        for prefix in prefixes:
+            check_key(prefix)
+        if not self.is_root():
+            raise self._no_bucket()
+
+    def payload(self, staging: str, final: str) -> str:
+        check_key(staging)
+        return check_key(final)
+
+    def staging_path(self, prefix: str) -> Path:
+        check_key(prefix)
+        with self._making_scratch:
+            if self._scratch is None:
+                self._scratch = PrivateDirectory("staging")
+        directory = self._scratch.path / prefix
+        try:
+            if not directory.exists():
+                # A publish follows the end of the one before: what that one left was not persisted, and never will be.
+                self._scratch.clear()
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorePermanentError(f"cannot stage {prefix} ({directory}): {error.strerror}") from error
+        return directory
+
+    def persist(
+        self, prefix: str, paths: Sequence[str], algorithms: tuple[Algorithm, ...], progress: Progress | None = None
+    ) -> tuple[Hashed, ...]:
+        staged = self.staging_path(prefix)
+        files = [(path, self._key(f"{prefix}/{path}"), staged / path) for path in paths]
+        try:
+            sent = send_files(self._client, files, algorithms)
+        except OSError as error:
+            raise StorePermanentError(f"cannot persist {prefix} ({error.filename}): {error.strerror}") from error
+        requests = [HashRequest(path=one.path, algorithms=algorithms, size_bytes=one.bytes) for one in sent]
+        read = tuple(self.hash(prefix, requests, progress))
+        for one, found in zip(sent, read, strict=True):
+            if found.trouble is Trouble.UNREADABLE:
+                raise StoreTransientError(f"cannot read back {prefix}/{one.path}: {found.message}")
+            if found.trouble is not None or found.digests != one.digests:
+                what = found.message or "other bytes lie there than were sent"
+                raise StorePermanentError(f"not stored as sent: {prefix}/{one.path}: {what}")
+        # Here they are copies of what is stored now, and the disk of a training machine is small.
+        for _, _, file in files:
+            file.unlink(missing_ok=True)
+        return read
+
+    def install(self, source: str, target: str) -> bool:
+        check_key(source)
+        if source != check_key(target):
+            raise UsageError(f"nothing is renamed in a bucket: {source}: expected what `payload` says for {target}")
+        return True
+
+    def discard(self, prefix: str) -> None:
+        keys = [item["Key"] for item in self._items(prefix)]
+        self._delete_all(keys, prefix)
+        parent, _, name = prefix.rpartition("/")
+        if keys and name in self.names(parent).directories:
+            # Services that keep real directories show an empty one until its name is deleted, the deepest first.
+            below = len(self._prefix)
+            kept = {key[:end] for key in keys for end in range(below + len(prefix), len(key)) if key[end] == "/"}
+            self._delete_all([f"{key}/" for key in sorted(kept, key=len, reverse=True)], prefix)
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch.path / prefix, ignore_errors=True)
+
+    def sweep(self, prefix: str, *, before: datetime) -> tuple[str, ...]:
+        """Uploads that nobody finished are what S3 leaves half done; they are listed nowhere else and cost money."""
+        below = f"{self._key(prefix)}/"
+        swept = []
+        try:
+            answer = self._client.call("list_multipart_uploads", f"sweep {prefix}", Prefix=below)
+            for upload in answer.get("Uploads", ()):
+                if upload["Key"].startswith(below) and upload["Initiated"] < before:
+                    self._client.call(
+                        "abort_multipart_upload", f"sweep {prefix}", Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+                    swept.append(upload["Key"].removeprefix(below))
+        except Refused:
+            pass  # another sweep, or its owner, was faster; the next one sees what is left
+        return tuple(swept)
+
+    # Steps shared by the above.
+
+    def _delete_all(self, keys: Sequence[str], prefix: str) -> None:
+        for begin in range(0, len(keys), MAXIMUM_DELETED):
+            doomed = {"Objects": [{"Key": key} for key in keys[begin : begin + MAXIMUM_DELETED]], "Quiet": True}
+            try:
+                answer = self._client.call("delete_objects", f"discard {prefix}", Delete=doomed)
+            except Refused as refused:
+                raise StoreTransientError(f"cannot discard {prefix}: {refused}") from refused
+            if failed := answer.get("Errors"):
+                first = failed[0]
+                raise StoreError(f"cannot discard {prefix}: {first.get('Key')}: {first.get('Code')}")
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}{check_key(key)}"
+
+    def _pages(self, doing: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        token: dict[str, str] = {}
+        while True:
+            try:
+                page = self._client.call("list_objects_v2", doing, **parameters, **token)
+            except Refused as refused:
+                raise self._no_bucket() from refused
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            if (following := page.get("NextContinuationToken")) in (None, token.get("ContinuationToken")):
+                raise StoreTransientError(f"cannot {doing}: the listing broke off: expected a further page")
+            token = {"ContinuationToken": following}
+
+    def _items(self, prefix: str) -> Iterator[dict[str, Any]]:
+        for page in self._pages(f"walk {prefix}", Prefix=f"{self._key(prefix)}/"):
+            yield from page.get("Contents", ())
+
+    def _head(self, key: str, doing: str) -> dict[str, Any] | None:
+        try:
+            return self._client.call("head_object", doing, Key=self._key(key))
+        except Refused:
+            # The answer to HEAD has no body that would say which of the two is absent.
+            if not self.is_root():
+                raise self._no_bucket() from None
+            return None
+
+    def _read(self, key: str, limit_bytes: int) -> tuple[bytes, str] | None:
+        """The whole of a small object, and its ETag."""
+        doing = f"read {key}"
+        for failures in range(1, self._client.settings.attempts + 1):
+            try:
+                answer = self._client.call("get_object", doing, Key=self._key(key))
+            except Refused:
+                return None
+            with contextlib.closing(answer["Body"]) as body:
+                if answer["ContentLength"] > limit_bytes:
+                    raise StorePermanentError(f"object too large: {key}: expected at most {limit_bytes} bytes")
+                try:
+                    return body.read(), answer["ETag"]
+                except (BotoCoreError, HTTPError, OSError) as error:
+                    if failures == self._client.settings.attempts:
+                        raise read_failure(error, doing) from error
+            pause(failures)
+        raise AssertionError("the last attempt returned or raised")
+
+    def _no_bucket(self) -> StorePermanentError:
+        return StorePermanentError(
+            f"bucket not found: s3://{self._client.bucket}", hint="does it exist, and is its name spelled right?"
+        )
