@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -20,7 +22,7 @@ from botocore.exceptions import ClientError
 from lastgood.errors import LastgoodError, UsageError
 from lastgood.testing import seaweedfs as weed
 from lastgood.testing import server as serving
-from lastgood.testing.seaweedfs import READER_ROLE, WRITER_ROLE, weed_program
+from lastgood.testing.seaweedfs import GRPC_OFFSET, READER_ROLE, WRITER_ROLE, weed_program
 from lastgood.testing.server import HOST, BucketServer, free_ports
 from tests.buckets.servers import RADOSGW_PROGRAMS, JuiceFSGateway, Moto, Radosgw, SeaweedFS, connect
 
@@ -30,6 +32,12 @@ BODY = bytes(range(256)) * 1000
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
+
+
+def sockets_of(ports: Iterable[int]) -> list[Path]:
+    """What weed puts into /tmp, whatever TMPDIR says."""
+    numbers = [number for port in ports for number in (port, port + GRPC_OFFSET)]
+    return [left for number in numbers for left in Path("/tmp").glob(f"seaweedfs-*-{number}.sock")]
 
 
 def serves(server: Any) -> None:
@@ -60,7 +68,7 @@ def test_a_server_serves_and_leaves_nothing(kind: type[Any]) -> None:
     assert not any(is_listening(port) for port in ports)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not home.exists()
-    assert [left for port in ports for left in Path("/tmp").glob(f"seaweedfs-*{port}.sock")] == []
+    assert sockets_of(ports) == []
 
 
 def test_seaweedfs_listens_on_loopback_alone(seaweedfs: SeaweedFS) -> None:
@@ -109,26 +117,33 @@ def test_data_stay_in_a_home_that_was_given(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "home" / "s3.json").stat().st_mode) == 0o600
 
 
-def test_a_server_does_not_outlive_a_killed_owner() -> None:
+def test_a_server_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     """A test run that is killed must not leave servers that keep ports and memory for ever."""
     program = (
+        "import json, pathlib, sys\n"
         "from lastgood.testing.seaweedfs import SeaweedFS\n"
-        "server = SeaweedFS()\nserver.start()\nprint(server.pids[0], server.ports[0], server.home, flush=True)\ninput()"
+        "server = SeaweedFS(pathlib.Path(sys.argv[1]))\n"
+        "server.start()\n"
+        "print(json.dumps([*server.pids, *server.ports]), flush=True)\n"
+        "input()"
     )
-    owner = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert owner.stdout is not None
     assert owner.stdin is not None
     with owner.stdout, owner.stdin:
-        pid, port, home = owner.stdout.readline().split()
-        assert is_listening(int(port))
+        pid, *ports = json.loads(owner.stdout.readline())
+        assert is_listening(ports[0])
         owner.send_signal(signal.SIGKILL)
         owner.wait()
         deadline = time.monotonic() + 20
         while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
-    for left in (*Path("/tmp").glob(f"seaweedfs-*-{port}.sock"), *Path(home).glob("*.json")):
-        left.unlink()
+    # Nobody was there to remove these.
+    for socket_file in sockets_of(ports):
+        socket_file.unlink()
 
 
 def test_an_unwilling_server_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
