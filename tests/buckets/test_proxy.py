@@ -21,7 +21,7 @@ from botocore.exceptions import (
 )
 
 from lastgood.testing.server import HOST
-from tests.buckets.proxy import (
+from tests.buckets.faults import (
     EXPIRED_TOKEN,
     FORBIDDEN,
     INTERNAL_ERROR,
@@ -31,7 +31,6 @@ from tests.buckets.proxy import (
     Before,
     Delay,
     DropContinuation,
-    FaultProxy,
     FlipBit,
     LostReply,
     Request,
@@ -40,6 +39,7 @@ from tests.buckets.proxy import (
     StaleList,
     Truncate,
 )
+from tests.buckets.proxy import FaultProxy
 from tests.buckets.servers import Moto, SeaweedFS
 
 BODY = bytes(itertools.islice(itertools.cycle(range(251)), 300_000))
