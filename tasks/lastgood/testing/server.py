@@ -8,7 +8,7 @@ Speaks no S3 itself (only the stores do): ready means that the endpoint answers 
 
 - It listens on 127.0.0.1 alone, and its credentials are random: whoever reaches another server by mistake is refused.
 - A keeper (lastgood.replica.keeper) holds each program, so none outlives this process, however that ends.
-- SIGTERM first, SIGKILL once its time is up; `kill` is SIGKILL at once, which is what a crash looks like.
+- `stop` is SIGTERM, then SIGKILL once its time is up; `kill` is SIGKILL at once, which is what a crash looks like.
 """
 
 from __future__ import annotations
@@ -157,7 +157,11 @@ class BucketServer(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self.stop()
+            # Nobody will see what a gentle end would still write into a home that goes with it, and it takes seconds.
+            if self._given is None:
+                self.kill()
+            else:
+                self.stop()
         finally:
             self._leave()
 
@@ -230,7 +234,8 @@ def free_ports(count: int, *, twin: int = 0) -> tuple[int, ...]:
         twin: Where not 0, the port so much higher is free too.
     """
     chosen: list[int] = []
-    candidates = random.SystemRandom().sample(range(LOWEST_PORT, HIGHEST_PORT - twin), k=1000)
+    candidates = list(range(LOWEST_PORT, HIGHEST_PORT - twin))
+    random.SystemRandom().shuffle(candidates)
     for port in candidates:
         taken = {used + step for used in chosen for step in (0, twin)}
         if {port, port + twin} & taken:
