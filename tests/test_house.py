@@ -27,6 +27,9 @@ TENSOR_ROOMS = ("lastgood.state", "lastgood.replica.trainer")
 # Modules that index and show evidence: loaded by the commands and flows that do so, when they do.
 INDEX_ROOMS = ("lastgood.ledger", "lastgood.report")
 
+# Modules that speak to a bucket: loaded when a root is one.
+BUCKET_ROOMS = ("lastgood.stores.s3",)
+
 # Everything that turns bytes of a stranger into running code, or may.
 UNPICKLERS = frozenset(
     {
@@ -68,7 +71,7 @@ def module_names() -> list[str]:
     for path in sorted(LIBRARY.rglob("*.py")):
         parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        rooms = (*TENSOR_ROOMS, *INDEX_ROOMS)
+        rooms = (*TENSOR_ROOMS, *INDEX_ROOMS, *BUCKET_ROOMS)
         if parts[-1] != "__main__" and not any(name == room or name.startswith(f"{room}.") for room in rooms):
             names.append(name)
     return names

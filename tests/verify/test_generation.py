@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from lastgood.checks import GENERATION_CHECKS
-from lastgood.digest import Algorithm, Digest, HashRequest
-from lastgood.errors import StoreTransientError, UsageError
+from lastgood.digest import Algorithm, Digest, HashRequest, hash_bytes
+from lastgood.errors import StoreError, StoreTransientError, UsageError
 from lastgood.identity import GenerationId
 from lastgood.manifest import Component
 from lastgood.protocol import choose, perform
@@ -60,11 +61,26 @@ class TroubledStore(LocalStore):
 
 
 class BreakingStore(LocalStore):
-    """A store that goes away while the last artifact is read."""
+    """A store that goes away while the last of many artifacts is read."""
 
     def hash(self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None) -> Iterator[Hashed]:
-        yield from super().hash(prefix, requests[:-1], progress)
-        raise StoreTransientError("cannot read: no reply")
+        yield from super().hash(prefix, requests[:-1] or requests, progress)
+        if len(requests) > 1:
+            raise StoreTransientError("cannot read: no reply")
+
+
+class FlippingStore(LocalStore):
+    """A store whose first reading of one artifact is wrong."""
+
+    flipped = False
+
+    def hash(self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None) -> Iterator[Hashed]:
+        for found in super().hash(prefix, requests, progress):
+            if found.path == "data.json" and not self.flipped:
+                self.flipped = True
+                yield replace(found, digests=tuple(hash_bytes(b"", digest.algorithm) for digest in found.digests))
+            else:
+                yield found
 
 
 class ShortListingStore(LocalStore):
@@ -208,6 +224,18 @@ def test_what_was_found_before_the_store_failed_stays_found(scene: Scene) -> Non
     assert verdict.outcome is Outcome.FAIL
     assert [finding.offender for finding in verdict.findings] == [offender]
     assert "no reply" in check(verdict, "digests").detail
+
+
+def test_wrong_bytes_that_are_read_once_fail_nothing(healthy: BuiltFamily) -> None:
+    """What a network or a memory flipped on the way is not what is stored: asking again decides."""
+    store = FlippingStore(healthy.root)
+    troubles: list[StoreError] = []
+    verdict = verify_generation(store, healthy.keys, healthy.newest, trouble=troubles.append)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.findings == ()
+    assert "data.json: two readings gave different bytes" in check(verdict, "digests").detail
+    assert [type(trouble) for trouble in troubles] == [StoreTransientError]
+    assert verify_generation(store, healthy.keys, healthy.newest).outcome is Outcome.PASS
 
 
 def test_a_listing_never_proves_absence(healthy: BuiltFamily) -> None:

@@ -9,7 +9,7 @@ always whether training may resume from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -245,7 +245,6 @@ class _Verification:
     def _check_digests(self, manifest: Manifest, artifacts: Sequence[Artifact], origins: Origins) -> None:
         requests = [HashRequest(path=a.path, algorithms=algorithms_of(a), size_bytes=a.bytes) for a in artifacts]
         findings: list[Finding] = []
-        doubtful: list[tuple[Artifact, Hashed]] = []
         unread = [f"{a.path}: only composite digests are listed" for a in manifest.artifacts if not algorithms_of(a)]
         held = held_bytes = 0
         try:
@@ -259,11 +258,8 @@ class _Verification:
                     unread.append(f"{artifact.path}: {found.message}")
                     changed = found.trouble is Trouble.CHANGED
                     self._trouble((StoreTransientError if changed else StoreError)(unread[-1]))
-                elif found.trouble is None:
-                    doubtful.append((artifact, found))
-                else:
+                elif found.trouble is not None or self._is_confirmed(artifact, found, unread):
                     findings.append(wrong_bytes(artifact, found, origins, manifest))
-            findings += self._confirm(doubtful, unread, origins, manifest)
         except StoreError as error:
             # What was found before the store failed stays found.
             unread.append(error.message)
@@ -274,17 +270,14 @@ class _Verification:
         state = CheckState.INCONCLUSIVE if unread else CheckState.RAN
         self._checks["digests"] = Check(name="digests", state=state, detail=detail, findings=tuple(findings))
 
-    def _confirm(
-        self, doubtful: Sequence[tuple[Artifact, Hashed]], unread: list[str], origins: Origins, manifest: Manifest
-    ) -> Iterator[Finding]:
+    def _is_confirmed(self, artifact: Artifact, first: Hashed, unread: list[str]) -> bool:
         """Wrong bytes fail a checkpoint only when they are read twice: what a transfer flipped is not what is stored."""
-        requests = [HashRequest(path=a.path, algorithms=algorithms_of(a), size_bytes=a.bytes) for a, _ in doubtful]
-        for (artifact, first), again in zip(doubtful, self._store.hash(self._directory, requests), strict=True):
-            if again == first:
-                yield wrong_bytes(artifact, first, origins, manifest)
-            else:
-                unread.append(f"{artifact.path}: {again.message or 'two readings gave different bytes'}")
-                self._trouble(StoreTransientError(unread[-1]))
+        request = HashRequest(path=artifact.path, algorithms=algorithms_of(artifact), size_bytes=artifact.bytes)
+        (again,) = self._store.hash(self._directory, (request,))
+        if again != first:
+            unread.append(f"{artifact.path}: {again.message or 'two readings gave different bytes'}")
+            self._trouble(StoreTransientError(unread[-1]))
+        return again == first
 
     # The family around it.
 
