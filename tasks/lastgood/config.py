@@ -16,6 +16,9 @@ the variables named here.
     [families.llm-7b.objectives]
     rpo_steps = 1000
     rto_seconds = 900.0
+
+    [stores."s3://bucket/runs"]                # only for what boto3's own configuration does not say
+    endpoint = "https://s3.example.org"
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from lastgood.checks import CHECKS
 from lastgood.documents import Document
 from lastgood.errors import FormatError, UsageError
 from lastgood.identity import check_family_name
+from lastgood.location import Location, locate
+from lastgood.stores import StoreSettings
 from lastgood.text import printable
 
 __all__ = [
@@ -168,8 +173,17 @@ class Configuration(Document, frozen=True, kw_only=True):
     """The whole file; paths are absolute once it was read."""
 
     families: dict[str, FamilySettings] = {}
+    stores: dict[str, StoreSettings] = {}
     ledger: LedgerSettings = LedgerSettings()
     report: ReportSettings = ReportSettings()
+
+    def locate(self, uri: str) -> Location:
+        """Open what a URI names, with the settings of its store; see `location.locate`.
+
+        Raises:
+            UsageError: Not a lawful URI.
+        """
+        return locate(uri, self.stores)
 
     def settings(self, family: str) -> FamilySettings:
         """The settings of one family.
@@ -199,7 +213,7 @@ def read_configuration(path: Path) -> Configuration:
         raise UsageError(f"configuration not found: {path}", hint="name it with --config FILE") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"configuration cannot be read: {path}: {error}") from None
-    declared = document.pop("families", {})
+    declared, stores = document.pop("families", {}), document.pop("stores", {})
     base = path.absolute().parent
     whole = _convert(document, Configuration, path, "the file")
     if not isinstance(declared, dict):
@@ -215,8 +229,26 @@ def read_configuration(path: Path) -> Configuration:
         _refuse_unknown_checks(settings, path, f"families.{name}")
         families[name] = _anchored(settings, base)
     return Configuration(
-        families=families, ledger=_ledger(whole.ledger, path, base), report=_report(whole.report, base)
+        families=families,
+        stores=_stores(stores, path),
+        ledger=_ledger(whole.ledger, path, base),
+        report=_report(whole.report, base),
     )
+
+
+def _stores(declared: object, path: Path) -> dict[str, StoreSettings]:
+    if not isinstance(declared, dict):
+        raise UsageError(f'configuration is wrong: {path}: stores: expected tables [stores."s3://bucket/prefix"]')
+    for root in declared:
+        if not root.startswith("s3://"):
+            raise UsageError(
+                f"configuration is wrong: {path}: stores: expected s3://bucket/prefix, found {printable(root)}",
+                hint="a file system needs no settings",
+            )
+    return {
+        root.rstrip("/"): _convert(table, StoreSettings, path, f'stores."{printable(root)}"')
+        for root, table in declared.items()
+    }
 
 
 def _ledger(settings: LedgerSettings, path: Path, base: Path) -> LedgerSettings:
@@ -278,7 +310,16 @@ def _suggest(message: str) -> str | None:
     unknown = re.search(r"unknown field `([^`]+)`", message)
     if unknown is None:
         return None
-    types = (Configuration, FamilySettings, ReplicaSettings, Objectives, IgnoredCheck, LedgerSettings, ReportSettings)
+    types = (
+        Configuration,
+        FamilySettings,
+        ReplicaSettings,
+        Objectives,
+        IgnoredCheck,
+        LedgerSettings,
+        ReportSettings,
+        StoreSettings,
+    )
     known: Mapping[str, None] = {name: None for kind in types for name in kind.__struct_fields__}
     close = difflib.get_close_matches(unknown[1], known, n=1)
     return f"did you mean `{close[0]}`?" if close else None

@@ -6,12 +6,13 @@ when it is spelled like one, or when the directory above it holds `.lastgood`; o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lastgood.errors import FormatError, UsageError
 from lastgood.identity import FamilyKeys, GenerationId, check_family_name
-from lastgood.stores import Store, local_path, open_store
+from lastgood.stores import Store, StoreSettings, local_path, open_store, settings_of
 
 __all__ = ["Location", "locate"]
 
@@ -63,26 +64,35 @@ class Location:
         return self.generation
 
 
-def locate(uri: str) -> Location:
+def locate(uri: str, stores: Mapping[str, StoreSettings] | None = None) -> Location:
     """Open what a URI names; whether it exists is found when it is read.
+
+    Args:
+        uri: `<root>/<family>` or `<root>/<family>/<generation>`.
+        stores: Root → how its store is spoken to; for whatever lies under none of them the store's own client knows.
 
     Raises:
         UsageError: Not a lawful URI.
     """
     # Decoded as a whole and once: the family is a part of the path as much as its root.
     text = (str(local_path(uri)) if uri.startswith("file:") else uri).rstrip("/")
+    settings = settings_of(text, stores or {})
     above, _, last = text.rpartition("/")
-    if not last:
+    if not last or above.endswith(":/"):  # a bucket alone is a root
         raise UsageError(f"not a family or generation: {uri!r}: expected <root>/<family>[/<generation>]")
     root, _, middle = above.rpartition("/")
     generation = _generation(last)
-    if generation is None and middle and _is_family(root or "/", middle):
-        generation = _foreign(root or "/", middle, last)
+    if generation is None and middle and not root.endswith(":/"):
+        store = open_store(root or "/", settings)
+        if _is_family(store, middle):
+            generation = _foreign(store, middle, last)
     try:
         if generation is not None:
-            return Location(store=open_store(root or "/"), keys=FamilyKeys(middle), generation=generation)
+            return Location(store=open_store(root or "/", settings), keys=FamilyKeys(middle), generation=generation)
         return Location(
-            store=open_store(above or ("/" if text.startswith("/") else ".")), keys=FamilyKeys(last), generation=None
+            store=open_store(above or ("/" if text.startswith("/") else "."), settings),
+            keys=FamilyKeys(last),
+            generation=None,
         )
     except FormatError as error:
         raise UsageError(f"not a family: {uri}: {error.message}") from error
@@ -95,23 +105,23 @@ def _generation(text: str) -> GenerationId | None:
         return None
 
 
-def _is_family(root: str, name: str) -> bool:
+def _is_family(store: Store, name: str) -> bool:
     try:
         keys = FamilyKeys(check_family_name(name))
     except FormatError:
         return False
-    store = open_store(root)
     return store.is_root() and bool(store.names(keys.ours).directories)
 
 
-def _foreign(root: str, family: str, name: str) -> GenerationId:
+def _foreign(store: Store, family: str, name: str) -> GenerationId:
     """The sealed foreign generation that lies in a directory of that name."""
     keys = FamilyKeys(family)
-    for commit in open_store(root).names(keys.commits).files:
+    for commit in store.names(keys.commits).files:
         generation = _generation(commit)
         if generation is not None and generation.name == name:
             return generation
     raise UsageError(
-        f"not a generation of {root}/{family}: {name}: expected <incarnation>-<step>, or the directory of a sealed one",
-        hint=f"`lastgood inspect {root}/{family}` lists them",
+        f"not a generation of {store.uri}/{family}: {name}: "
+        "expected <incarnation>-<step>, or the directory of a sealed one",
+        hint=f"`lastgood inspect {store.uri}/{family}` lists them",
     )

@@ -46,6 +46,7 @@ from lastgood.manifest import (
 from lastgood.markers import Commit
 from lastgood.protocol import Policy, claim, decide, perform, take_survey
 from lastgood.publish import Published, Publisher, StagedArtifact, Staging
+from lastgood.stores import StoreSettings
 from lastgood.stores.scratch import SharedCopy
 from lastgood.text import printable
 from lastgood.verdict import Finding, Reason
@@ -140,6 +141,7 @@ class Run:
         allow_fresh: bool = False,
         policy: Policy = Policy.VERIFIED,
         launcher: Mapping[str, str] | None = None,
+        store: StoreSettings | None = None,
         patience: timedelta = timedelta(minutes=30),
         algorithms: tuple[Algorithm, ...] = (Algorithm.BLAKE3,),
         objects: Callable[[Manifest], Iterable[Finding]] = check_claims,
@@ -153,6 +155,7 @@ class Run:
             allow_fresh: Start at step zero if, and only if, the family holds no commit.
             policy: Which generations may be resumed.
             launcher: Ids of the launcher, for people.
+            store: How the family's bucket is spoken to, beyond what boto3's own configuration says.
             patience: How long a publish waits for other ranks.
             algorithms: Digests of record.
             objects: What speaks against a save before it is acknowledged; negative controls alone give another one.
@@ -165,7 +168,7 @@ class Run:
         """
         if isinstance(group, SoloGroup):
             _refuse_ranks_apart(os.environ)
-        location = locate(family)
+        location = locate(family, {family: store} if store is not None else None)
         told = None
         if group.rank == 0:
             try:
@@ -345,7 +348,7 @@ def _refuse_ranks_apart(environ: Mapping[str, str]) -> None:
 def _hint(location: Location, resume: str | None) -> GenerationId | None:
     if not resume:
         return None
-    hinted = locate(resume)
+    hinted = locate(resume)  # for its name alone
     if hinted.family_uri != location.family_uri:
         raise UsageError(f"resume hint is of another family: expected {location.family_uri}/…, found {resume}")
     return hinted.require_generation()

@@ -14,7 +14,7 @@ from pathlib import Path
 from lastgood.config import Configuration, FamilySettings, read_configuration
 from lastgood.errors import UsageError
 from lastgood.family import Family
-from lastgood.location import Location, locate
+from lastgood.location import Location
 
 __all__ = ["VARIABLE", "ConfiguredFamily", "configured_families", "configured_family", "read_settings"]
 
@@ -76,7 +76,7 @@ def configured_families(names: Sequence[str] = ()) -> tuple[ConfiguredFamily, ..
 
 def _configured(configuration: Configuration, name: str) -> ConfiguredFamily:
     settings = configuration.settings(name)
-    location = locate(settings.uri(name))
+    location = configuration.locate(settings.uri(name))
     if location.generation is not None:
         raise UsageError(f"names a generation, not a family: {name}: {location.uri}")
     return ConfiguredFamily(name=name, location=location, settings=settings)

@@ -11,7 +11,6 @@ import click
 
 from lastgood.cli.settings import config_option, configured
 from lastgood.errors import UsageError
-from lastgood.location import locate
 
 __all__ = ["watch_command"]
 
@@ -70,7 +69,9 @@ def watch_command(
     families = []
     for name in dict.fromkeys(names or configuration.families):
         settings = configuration.settings(name)
-        families.append(ConfiguredFamily(name=name, location=locate(settings.uri(name)), settings=settings))
+        families.append(
+            ConfiguredFamily(name=name, location=configuration.locate(settings.uri(name)), settings=settings)
+        )
     if not families:
         raise UsageError(
             "no family configured",

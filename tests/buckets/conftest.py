@@ -34,3 +34,10 @@ def fault_proxy(seaweedfs: SeaweedFS) -> Iterator[FaultProxy]:
     """Before the shared server, without any fault yet."""
     with FaultProxy(seaweedfs) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def s3_environ(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What boto3's chain finds: the shared server and its administrator's keys."""
+    for name, value in seaweedfs.environ.items():
+        monkeypatch.setenv(name, value)

@@ -87,7 +87,8 @@ def _opened(config: Path | None) -> Ledger:
         from lastgood.ledger import open_ledger
     except ModuleNotFoundError as error:
         raise UsageError(f"not installed: {error.name}", hint="`pip install 'lastgood[report]'`") from None
-    return open_ledger(_url(configured(config)))
+    configuration = configured(config)
+    return open_ledger(_url(configuration), stores=configuration.stores)
 
 
 def _url(configuration: Configuration) -> str:

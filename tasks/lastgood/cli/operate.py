@@ -11,7 +11,7 @@ from lastgood.cli.settings import config_option, find_location
 from lastgood.errors import UsageError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
-from lastgood.location import Location, locate
+from lastgood.location import Location
 
 __all__ = ["quarantine_command", "release_command", "rollback_command"]
 
@@ -82,4 +82,4 @@ def _target(what: str, generation: str | None, config: Path | None) -> tuple[Loc
         return location, location.generation
     if location.generation is not None:
         raise UsageError(f"generation named twice: {what} and {generation}")
-    return location, locate(f"{location.family_uri}/{generation}").require_generation()
+    return location, find_location(f"{location.family_uri}/{generation}", config).require_generation()

@@ -56,17 +56,20 @@ def find_family(name_or_uri: str, config: Path | None) -> tuple[Location, Family
     configuration = configured(config)
     if name_or_uri in configuration.families:
         settings = configuration.families[name_or_uri]
-        return locate(settings.uri(name_or_uri)), settings
-    location = locate(name_or_uri)
+        return configuration.locate(settings.uri(name_or_uri)), settings
+    location = configuration.locate(name_or_uri)
     return location, configuration.families.get(location.keys.family)
 
 
 def find_location(name_or_uri: str, config: Path | None) -> Location:
-    """What an argument names, for who needs no settings: a URI is taken without a look at the configuration.
+    """What an argument names, for who needs no settings: a path is taken without a look at the configuration.
 
-    So a launch script and an operator's act by URI never fail for a file that they do not need.
+    So a launch script and an operator's act by path never fail for a file that they do not need. How a bucket is spoken
+    to may stand there.
     """
-    return locate(name_or_uri) if "/" in name_or_uri else find_family(name_or_uri, config)[0]
+    if "/" in name_or_uri and not name_or_uri.startswith("s3://"):
+        return locate(name_or_uri)
+    return find_family(name_or_uri, config)[0]
 
 
 def no_such_family(location: Location, settings: FamilySettings | None) -> UsageError:

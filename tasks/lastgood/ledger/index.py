@@ -24,6 +24,7 @@ from lastgood.ledger.reading import FamilyReader, Standing, Unlawful
 from lastgood.ledger.rows import Row, check_rows, storable
 from lastgood.ledger.tables import checks, families, findings, generations, malformed, phases, records, unfinished
 from lastgood.location import Location, locate
+from lastgood.stores import StoreSettings
 from lastgood.verdict import Tier
 
 __all__ = ["Indexed", "Ledger", "open_ledger"]
@@ -62,11 +63,19 @@ class Ledger:
 
     Args:
         database: Open, and up to date.
+        stores: How the stores of families are spoken to; see `locate`.
         now: The clock, aware.
     """
 
-    def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        stores: Mapping[str, StoreSettings] | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._database = database
+        self._stores = stores
         self._now = now
 
     def __enter__(self) -> Ledger:
@@ -128,7 +137,7 @@ class Ledger:
 
     def _index(self, name: str, uri: str, *, afresh: bool) -> Indexed:
         try:
-            location = locate(uri)
+            location = locate(uri, self._stores)
             with self._database.writing() as connection:
                 return _Update(connection, location).run(self._now(), afresh=afresh)
         except (StoreError, FormatError, UsageError) as error:
@@ -145,18 +154,24 @@ class Ledger:
             connection.execute(update(families).where(families.c.id == family).values(told))
 
 
-def open_ledger(url: str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Ledger:
+def open_ledger(
+    url: str,
+    *,
+    stores: Mapping[str, StoreSettings] | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Ledger:
     """Open a ledger; its tables are made or upgraded first.
 
     Args:
         url: `sqlite:///FILE` or `postgresql+psycopg://…`, as `lastgood.toml` has it.
+        stores: How the stores of families are spoken to; see `locate`.
         now: The clock, aware.
 
     Raises:
         UsageError: Another kind of URL.
         LedgerError: The database did not answer, or is of a newer version.
     """
-    return Ledger(open_database(url), now=now)
+    return Ledger(open_database(url), stores=stores, now=now)
 
 
 class _Update:

@@ -38,7 +38,7 @@ def update_ledger(configuration: Configuration, families: Sequence[str] | None =
         LedgerError: The ledger's database did not answer.
     """
     uris = {name: configuration.settings(name).uri(name) for name in _chosen(configuration, families)}
-    with open_ledger(str(configuration.ledger.url)) as ledger:
+    with open_ledger(str(configuration.ledger.url), stores=configuration.stores) as ledger:
         return {one.family: one.failure for one in ledger.update(uris) if one.failure is not None}
 
 
@@ -63,7 +63,7 @@ def build_report(
         UsageError: A family is not configured, or none is.
         LedgerError: The ledger's database did not answer.
     """
-    with open_ledger(str(configuration.ledger.url)) as ledger:
+    with open_ledger(str(configuration.ledger.url), stores=configuration.stores) as ledger:
         frames = read_frames(ledger, _chosen(configuration, families))
     return judge_frames(frames, configuration, now=now, trouble=trouble, documents=documents)
 

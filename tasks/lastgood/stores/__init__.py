@@ -12,9 +12,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from lastgood.errors import UsageError
 from lastgood.stores.local import LocalStore
 from lastgood.stores.port import Store
-from lastgood.stores.settings import StoreSettings
+from lastgood.stores.settings import StoreSettings, settings_of
 
-__all__ = ["LocalStore", "Store", "StoreSettings", "local_path", "open_store"]
+__all__ = ["LocalStore", "Store", "StoreSettings", "local_path", "open_store", "settings_of"]
 
 
 def local_path(uri: str) -> Path:

@@ -6,13 +6,14 @@ roles): none has a place in a file of ours. An option that is not set keeps what
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from lastgood.documents import Document
 
-__all__ = ["StoreSettings"]
+__all__ = ["StoreSettings", "settings_of"]
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
 WhenChecked = Literal["when_supported", "when_required"]
@@ -40,3 +41,9 @@ class StoreSettings(Document, frozen=True, kw_only=True):
     concurrency: Annotated[int, Meta(ge=1, le=64)] = 8
     timeout_seconds: Annotated[float, Meta(gt=0.0, le=3600.0)] = 60.0
     attempts: Annotated[int, Meta(ge=1, le=20)] = 5
+
+
+def settings_of(uri: str, stores: Mapping[str, StoreSettings]) -> StoreSettings | None:
+    """The settings of the longest root that a URI lies under; None: of none."""
+    roots = [root for root in stores if f"{uri}/".startswith(f"{root.rstrip('/')}/")]
+    return stores[max(roots, key=len)] if roots else None

@@ -271,7 +271,7 @@ class _Verification:
         self._checks["digests"] = Check(name="digests", state=state, detail=detail, findings=tuple(findings))
 
     def _is_confirmed(self, artifact: Artifact, first: Hashed, unread: list[str]) -> bool:
-        """Wrong bytes fail a checkpoint only when they are read twice: what a transfer flipped is not what is stored."""
+        """Wrong bytes fail a checkpoint only when read twice: what a transfer flipped is not what is stored."""
         request = HashRequest(path=artifact.path, algorithms=algorithms_of(artifact), size_bytes=artifact.bytes)
         (again,) = self._store.hash(self._directory, (request,))
         if again != first:

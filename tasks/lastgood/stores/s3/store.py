@@ -127,7 +127,7 @@ class S3Store:
                 return True
             except Refused as refused:
                 if refused.status == 412:
-                    return refused.is_resent and self.get(key, limit_bytes=len(data)) == data
+                    return refused.is_resent and self._holds(key, data)
                 if refused.status == 404:
                     raise self._no_bucket() from refused
             pause(failures)  # 409: a request for the same key is under way; it may yet fail
@@ -151,7 +151,7 @@ class S3Store:
                 return True
             except Refused as refused:
                 if refused.status != 409:
-                    return refused.is_resent and self.get(key, limit_bytes=len(data) + 4096) == data
+                    return refused.is_resent and self._holds(key, data)
             pause(failures)
         raise StoreTransientError(f"cannot swap {key}: in conflict with other requests for it")
 
@@ -303,6 +303,11 @@ class S3Store:
                         raise read_failure(error, doing) from error
             pause(failures)
         raise AssertionError("the last attempt returned or raised")
+
+    def _holds(self, key: str, data: bytes) -> bool:
+        """Whether what lies there is ours: an earlier sending of the same request may have been carried out."""
+        found = self.stat(key)
+        return found is not None and found.bytes == len(data) and self.get(key, limit_bytes=len(data)) == data
 
     def _no_bucket(self) -> StorePermanentError:
         return StorePermanentError(

@@ -1,0 +1,169 @@
+"""A life of a run on a bucket: published, verified, resumed from a copy, its trace beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lastgood.cli import run as command_line
+from lastgood.errors import ResumeRefused
+from lastgood.family import Family
+from lastgood.location import locate
+from lastgood.manifest import Component
+from lastgood.publish import StagedArtifact
+from lastgood.replica.shipping import traces_at_hand
+from lastgood.replica.trace import TraceReader
+from lastgood.replica.tracing import RunTrace
+from lastgood.run import Run, SoloGroup
+from lastgood.stores.scratch import SharedCopy
+from lastgood.verdict import Outcome, Reason
+from lastgood.verify import verify_generation
+from tests.buckets.servers import SeaweedFS
+from tests.crash.scenarios import JOB
+
+pytestmark = pytest.mark.usefixtures("s3_environ")
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where copies are made, watched."""
+    directory = tmp_path / "scratch"
+    directory.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+    return directory
+
+
+def save(run: Run, step: int, data: bytes = b"weights") -> None:
+    staging = run.stage(step)
+    (staging.payload / "state").mkdir()
+    (staging.payload / "state" / "model.bin").write_bytes(data)
+    artifact = StagedArtifact(path="state/model.bin", component=Component.MODEL, rank=0)
+    run.publish(staging, [artifact], job=JOB)
+
+
+def test_what_was_published_is_verified_and_resumed(bucket: str, scratch: Path) -> None:
+    """The whole way of a checkpoint, and nothing of it stays on the machine."""
+    uri = f"s3://{bucket}/runs/llm"
+    run = Run.start(uri, SoloGroup(), allow_fresh=True)
+    save(run, 10)
+    save(run, 20, b"newer")
+    run.close()
+    location = locate(uri)
+    newest = Family(location).survey().candidates[0]
+    assert verify_generation(location.store, location.keys, newest).outcome is Outcome.PASS
+    again = Run.start(uri, SoloGroup())
+    assert again.resumed is not None
+    assert again.resumed.generation == newest
+    assert (again.resumed.directory / "state" / "model.bin").read_bytes() == b"newer"
+    save(again, 30)
+    assert not again.resumed.directory.exists(), "the copy is given back at the first save"
+    again.close()
+
+
+def test_damage_in_the_bucket_is_never_loaded(bucket: str, seaweedfs: SeaweedFS) -> None:
+    """The bytes that would be loaded are the bytes that were verified."""
+    uri = f"s3://{bucket}/runs/llm"
+    run = Run.start(uri, SoloGroup(), allow_fresh=True)
+    save(run, 10)
+    run.close()
+    key = "runs/llm/00000001-0000000000000010/state/model.bin"
+    seaweedfs.client().put_object(Bucket=bucket, Key=key, Body=b"wEights")
+    location = locate(uri)
+    verdict = verify_generation(location.store, location.keys, Family(location).survey().candidates[0])
+    assert [finding.reason for finding in verdict.findings] == [Reason.DIGEST_MISMATCH]
+    with pytest.raises(ResumeRefused) as refused:
+        Run.start(uri, SoloGroup())
+    assert [finding.reason for finding in refused.value.findings] == [Reason.DIGEST_MISMATCH]
+
+
+def test_a_failed_publish_leaves_what_was_there(bucket: str, seaweedfs: SeaweedFS) -> None:
+    """An object that somebody put under the generation's name is neither taken for ours nor replaced."""
+    uri = f"s3://{bucket}/runs/llm"
+    run = Run.start(uri, SoloGroup(), allow_fresh=True)
+    save(run, 10)
+    key = "runs/llm/00000001-0000000000000020/state/model.bin"
+    seaweedfs.client().put_object(Bucket=bucket, Key=key, Body=b"another")
+    with pytest.raises(Exception, match="not stored as sent"):
+        save(run, 20)
+    assert str(Family(locate(uri)).survey().candidates[0]) == "00000001-0000000000000010"
+    save(run, 30)
+    assert str(Family(locate(uri)).survey().candidates[0]) == "00000001-0000000000000030"
+    run.close()
+
+
+def test_a_trace_is_in_the_bucket_after_every_save(bucket: str) -> None:
+    """The control of a restore is what the live run did, wherever its family lies."""
+    uri = f"s3://{bucket}/runs/llm"
+    run = Run.start(uri, SoloGroup(), allow_fresh=True)
+    with RunTrace.of(run) as trace:
+        for step in range(1, 21):
+            trace.step(step, 1.0 / step)
+            if step % 10 == 0:
+                save(run, step)
+                trace.saved(Family(run.location).survey().candidates[0])
+                with traces_at_hand(run.location, 1, 1, step) as family:
+                    assert len(TraceReader(family).steps_between(1, 0, 1, step)) == step
+    run.close()
+
+
+def test_the_command_line_speaks_of_a_bucket_as_of_a_directory(
+    bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One form of URI everywhere, and a configuration that says where its service is."""
+    uri = f"s3://{bucket}/runs/llm"
+    run = Run.start(uri, SoloGroup(), allow_fresh=True)
+    save(run, 10)
+    run.close()
+    configuration = tmp_path / "lastgood.toml"
+    configuration.write_text(
+        f'[families.llm]\nroot = "s3://{bucket}/runs"\n[stores."s3://{bucket}"]\nconcurrency = 2\n'
+    )
+    for arguments in (["verify", uri], ["latest", uri], ["status", "llm", "--config", str(configuration)]):
+        assert command_line(arguments) == 0, arguments
+    capsys.readouterr()
+    command_line(["latest", uri])
+    assert capsys.readouterr().out.strip() == f"{uri}/00000001-0000000000000010"
+
+
+def test_a_copy_is_fetched_once_for_all_processes_of_a_machine(scratch: Path) -> None:
+    """Eight ranks on a machine read a terabyte once, and the last one to leave removes it."""
+    program = (
+        "import json, sys, tempfile, time; from lastgood.stores.scratch import SharedCopy\n"
+        "tempfile.tempdir = sys.argv[1]; filled = []\n"
+        "def fill(path): filled.append(1); time.sleep(0.2); (path / 'x').write_text('x')\n"
+        "copy = SharedCopy('resume-1', fill)\n"
+        "print(json.dumps([len(filled), (copy.path / 'x').read_text()]), flush=True)\n"
+        "sys.stdin.read(); copy.close()\n"
+    )
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(scratch)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    told = [json.loads(rank.stdout.readline()) for rank in ranks if rank.stdout is not None]
+    assert sorted(filled for filled, _ in told) == [0, 0, 0, 1]
+    assert {content for _, content in told} == {"x"}
+    ranks[0].kill()  # one that dies holds nobody up, and its share is given back by the kernel
+    for rank in ranks[1:]:
+        rank.communicate()
+    assert list(scratch.iterdir()) == []
+    ranks[0].communicate()
+
+
+def test_a_copy_that_failed_is_fetched_by_the_next() -> None:
+    """Half a copy is never taken for a whole one."""
+
+    def fail(path: Path) -> None:
+        (path / "half").write_text("x")
+        raise ResumeRefused("wrong")
+
+    with pytest.raises(ResumeRefused):
+        SharedCopy("resume-2", fail)
+    copy = SharedCopy("resume-2", lambda path: (path / "whole").touch())
+    assert [one.name for one in copy.path.iterdir()] == ["whole"]
+    copy.close()
