@@ -6,6 +6,7 @@ production only, so a test may part them.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,3 +57,12 @@ def growing(tmp_path: Path) -> BucketFamily:
 def grow(tmp_path: Path) -> Callable[[str], BucketFamily]:
     """Further families under the same root."""
     return lambda name: BucketFamily(tmp_path, name)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
