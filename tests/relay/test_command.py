@@ -91,10 +91,8 @@ def test_a_mistake_is_one_clear_line(
     options: Sequence[str],
     said: str,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An option that did nothing, or a relay that could hear of nothing, would look like one with nothing to do."""
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     assert run(["relay", "--config", str(configuration), *options]) == 64
     assert said in capsys.readouterr().err
 

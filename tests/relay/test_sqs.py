@@ -141,11 +141,11 @@ def test_no_more_is_held_than_can_be_looked_after(make: Make, queue: Queue, monk
 
 def test_a_message_that_is_held_is_not_delivered_again(make: Make, queue: Queue) -> None:
     """Its visibility is renewed for as long as its run is waited for, so its receives do not count against it."""
-    source = make(visibility=2.0)
+    source = make(visibility=4.0)
     queue.send(aws("checkpoints", key(1)))
     source.wait()
     begin = time.monotonic()
-    while time.monotonic() < begin + 5:
+    while time.monotonic() < begin + 6:
         assert source.wait() == (NOTHING, NOTHING), "it was delivered again"
     assert queue.counts() == (0, 1)
     source.acknowledge(ALL_ASKED)

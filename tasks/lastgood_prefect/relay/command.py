@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 __all__ = ["relay_command"]
 
 SPOOL: Final = "lastgood-relay"
+NOTIFIED: Final = ("sqs", "webhook")
+"""The sources that are told by somebody; the others look themselves."""
 BELONGS_TO: Final = {
     "queue_url": ("sqs",),
     "host": ("webhook",),
     "port": ("webhook",),
     "spool": ("webhook",),
     "poll_seconds": ("poll", "watch"),
-    "metrics": ("sqs", "webhook"),
+    "metrics": NOTIFIED,
 }
 """Option → the sources that read it."""
 
@@ -124,22 +126,22 @@ def relay_command(
         raise UsageError("no queue: expected --queue-url with --source sqs")
     families = chosen_families(names, config)
     log_to_stderr()
+    reader = _reader(families) if source in NOTIFIED else None
     with watcher_of(
         families, poll_seconds=poll_seconds, listing_seconds=listing_seconds, patience_seconds=patience_seconds
     ) as watcher:
         stop = stopped_by_signals()
-        if source == "watch":
-            watcher.run(stop)
-        elif source == "poll":
-            watcher.run(stop, _listing(families, stop, poll_seconds))
-        else:
-            reader = _reader(families)
+        hints: HintSource | None = None
+        if reader is not None:
             if source == "sqs":
                 notified = _queue(reader, stop, str(queue_url))
             else:
                 directory = spool or (config or Path(DEFAULT_FILE)).absolute().parent / SPOOL
                 notified = _webhook(reader, host, port, directory)
-            watcher.run(stop, _told(notified, reader, metrics))
+            hints = _told(notified, reader, metrics)
+        elif source == "poll":
+            hints = _listing(families, stop, poll_seconds)
+        watcher.run(stop, hints)
     return 0
 
 
