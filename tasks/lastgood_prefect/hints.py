@@ -1,8 +1,9 @@
 """When to look at a family: notifications where the kernel hears of every write, listings where it does not.
 
-Decides how each family is watched and says so once; leaves what a change means to whoever looks. Rules:
+Decides how each family is watched and says so once; leaves what a change means to whoever looks, and hints that come
+from elsewhere to other sources (`relay`). Rules:
 
-- A hint is a family's name, never a path: what was committed is found by listing.
+- A hint names a family, never a path: what was committed is found by listing.
 - Local file systems are watched by inotify, shared and unknown ones by listing the names of their commits
   (`mounts.hears_every_write`).
 - Of a family that is not there yet, the deepest directory that is there, down from its root, is watched; of a root that
@@ -18,26 +19,88 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from watchfiles import Change, watch
 
 from lastgood.errors import StoreError
+from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.text import printable
 from lastgood_prefect.mounts import file_system_of, hears_every_write
 
-__all__ = ["Hints"]
+__all__ = ["CommitNames", "Hint", "HintSource", "Hints"]
 
 QUIET_MILLISECONDS: Final = 20
 """A commit is a handful of system calls; they are one hint when none of them is further apart."""
 LONGEST_BURST_MILLISECONDS: Final = 200
 
 _log = logging.getLogger("lastgood.watch")
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Somebody says that a generation was committed. It may be untrue, or said before."""
+
+    family: str
+    generation: GenerationId
+
+    def is_done(self, unasked: Mapping[str, frozenset[GenerationId]]) -> bool:
+        """Whether nothing hangs on this hint any more (see `HintSource.acknowledge`)."""
+        return self.family in unasked and self.generation not in unasked[self.family]
+
+
+class HintSource(Protocol):
+    """Says which families may have changed. Used from one thread; its own failures delay hints and raise nothing."""
+
+    def wait(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Wait for a hint, or for a tick, whichever is sooner.
+
+        Returns:
+            The families that may have changed, and those among them of which nothing that is remembered counts.
+        """
+
+    def acknowledge(self, unasked: Mapping[str, frozenset[GenerationId]]) -> None:
+        """Told after the families that `wait` returned were looked at, and each time after.
+
+        Args:
+            unasked: Family → its unjudged generations that belong to no run which the orchestrator acknowledged. A
+                family is absent while its storage cannot tell. A hint that was returned before and whose generation
+                is not among them has done its work, and whoever keeps it may drop it.
+        """
+
+    def close(self) -> None:
+        """Release everything. May be repeated."""
+
+
+class CommitNames:
+    """The names of families' commits, as they were last listed.
+
+    Args:
+        locations: Name → family, of any store.
+    """
+
+    def __init__(self, locations: Mapping[str, Location]) -> None:
+        self._locations = dict(locations)
+        self._listed: dict[str, tuple[str, ...] | None] = {}
+
+    def changed(self, families: Iterable[str]) -> set[str]:
+        """List the commits of these families; returns those that have other names than when they were last listed."""
+        hinted = set()
+        for name in families:
+            location = self._locations[name]
+            try:
+                names: tuple[str, ...] | None = location.store.names(location.keys.commits).files
+            except StoreError:
+                names = None  # the look that follows says what is wrong
+            if name not in self._listed or names != self._listed[name]:
+                hinted.add(name)
+            self._listed[name] = names
+        return hinted
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +141,7 @@ class Hints:
         self._tick_seconds, self._poll_seconds = tick.total_seconds(), poll.total_seconds()
         self._clock = clock
         self._anchors: dict[str, _Anchor | None] = {}
-        self._listed: dict[str, tuple[str, ...] | None] = {}
+        self._names = CommitNames(self._locations)
         self._next_poll = 0.0
         self._changes: Generator[set[tuple[Change, str]], None, None] | None = None
 
@@ -95,6 +158,9 @@ class Hints:
             self._next_poll = self._clock() + self._poll_seconds
             hinted |= self._polled()
         return frozenset(hinted), frozenset(moved)
+
+    def acknowledge(self, unasked: Mapping[str, frozenset[GenerationId]]) -> None:
+        """Nothing is kept of a hint that was returned."""
 
     def close(self) -> None:
         """Stop watching."""
@@ -162,19 +228,11 @@ class Hints:
 
     def _polled(self) -> set[str]:
         """Families without notifications whose commits have other names than when they were last listed."""
-        hinted = set()
-        for name, anchor in self._anchors.items():
-            if anchor is not None and anchor.notifies and self._changes is not None:
-                continue
-            location = self._locations[name]
-            try:
-                names: tuple[str, ...] | None = location.store.names(location.keys.commits).files
-            except StoreError:
-                names = None  # the look that follows says what is wrong
-            if name not in self._listed or names != self._listed[name]:
-                hinted.add(name)
-            self._listed[name] = names
-        return hinted
+        return self._names.changed(
+            name
+            for name, anchor in self._anchors.items()
+            if anchor is None or not anchor.notifies or self._changes is None
+        )
 
 
 def _deepest_directory(location: Location) -> tuple[Path, tuple[int, int]] | None:

@@ -172,6 +172,13 @@ class FamilyRequests:
         """The run that we wait for, if any."""
         return self._run
 
+    @property
+    def asked(self) -> Set[GenerationId]:
+        """What belongs to a run that the orchestrator acknowledged, be it under way or ended. While the server is
+        silent, this is as of its last answer.
+        """
+        return self._resting.keys() | (self._taken if self._run is not None else frozenset())
+
     def follow(self, due: Set[GenerationId]) -> GateRun | None:
         """Look after the run that is under way, or ask for one.
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -27,7 +27,7 @@ from lastgood.errors import FormatError, StoreError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
 from lastgood.text import printable
-from lastgood_prefect.hints import Hints
+from lastgood_prefect.hints import Hints, HintSource
 from lastgood_prefect.requests import FamilyRequests, GateRuns, Patience, Unanswered
 from lastgood_prefect.settings import ConfiguredFamily
 
@@ -124,18 +124,25 @@ class Watcher:
         ]
         self._ask_again_at, self._silence_seconds = 0.0, 0.0
 
-    def run(self, stop: threading.Event) -> None:
-        """Watch until `stop` is set."""
+    def run(self, stop: threading.Event, source: HintSource | None = None) -> None:
+        """Watch until `stop` is set, and close the source.
+
+        Args:
+            stop: Set by whoever wants an end.
+            source: Of the hints; None: the families' own file systems.
+        """
         locations = {one.name: one.location for one in self._watched}
-        hints = Hints(locations, stop, tick=self._cadence.tick, poll=self._cadence.poll, clock=self._clock)
+        if source is None:
+            source = Hints(locations, stop, tick=self._cadence.tick, poll=self._cadence.poll, clock=self._clock)
         try:
             hinted: frozenset[str] = frozenset(locations)
             moved: frozenset[str] = frozenset()
             while not stop.is_set():
                 self.look(hinted, moved)
-                hinted, moved = hints.wait()
+                source.acknowledge(self.unasked())
+                hinted, moved = source.wait()
         finally:
-            hints.close()
+            source.close()
 
     def once(self) -> bool:
         """List every family once and ask for what is due; False if something could not be told or asked."""
@@ -152,6 +159,10 @@ class Watcher:
         for one in self._watched:
             told &= one.list_storage(hinted=one.name in hinted, moved=one.name in moved)
         return self._follow(self._watched) and told
+
+    def unasked(self) -> Mapping[str, frozenset[GenerationId]]:
+        """What no run was asked for yet, as `HintSource.acknowledge` takes it."""
+        return {one.name: unasked for one in self._watched if (unasked := one.unasked) is not None}
 
     def _follow(self, watched: Sequence[_Watched]) -> bool:
         if self._clock() < self._ask_again_at:
@@ -196,6 +207,11 @@ class _Watched:
         self._next_listing = self._next_recheck = 0.0
         self._trouble: str | None = None
         self._unannounced: set[GenerationId] = set()
+
+    @property
+    def unasked(self) -> frozenset[GenerationId] | None:
+        """What is due and belongs to no run that was acknowledged; None while storage cannot tell."""
+        return None if self._trouble is not None else self._backlog.due - self._requests.asked
 
     def list_storage(self, *, hinted: bool, moved: bool) -> bool:
         """Bring the backlog up to date if there is a reason to; False if storage could not tell."""
