@@ -265,8 +265,11 @@ class S3Store:
                 page = self._client.call("list_objects_v2", doing, **parameters, **token)
             except Refused as refused:
                 raise self._no_bucket() from refused
+            # A body that broke off before its first byte parses as a listing of nothing, which must not be believed.
+            if "IsTruncated" not in page:
+                raise StoreTransientError(f"cannot {doing}: the listing broke off: expected an answer")
             yield page
-            if not page.get("IsTruncated"):
+            if not page["IsTruncated"]:
                 return
             if (following := page.get("NextContinuationToken")) in (None, token.get("ContinuationToken")):
                 raise StoreTransientError(f"cannot {doing}: the listing broke off: expected a further page")

@@ -124,7 +124,9 @@ class _Sender:
 
     def _send_parts(self, key: str, stream: BinaryIO, length: int, hasher: StreamHasher) -> None:
         doing = f"write {key}"
-        upload = self._call("create_multipart_upload", doing, Key=key)["UploadId"]
+        upload = self._call("create_multipart_upload", doing, Key=key).get("UploadId")
+        if not upload:
+            raise StoreTransientError(f"cannot {doing}: the answer broke off: expected the id of an upload")
         try:
             size = max(PART_BYTES, -(-length // MAXIMUM_PARTS))
             parts = []
