@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import (
+    bench_bucket,
     bench_latency,
     bench_ledger,
     bench_pipeline,
@@ -102,7 +103,9 @@ def test_a_small_difference_of_large_times_is_not_lost_in_their_scatter() -> Non
     assert cheap.is_met
 
 
-SLOW = frozenset({"latency", "pipeline", "report"})  # a server and a worker to start, or Great Expectations many times
+SLOW = frozenset(
+    {"bucket", "latency", "pipeline", "report"}
+)  # a server and a worker to start, or Great Expectations many times
 
 
 @pytest.fixture
@@ -112,6 +115,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_verify, "SMALL_FILES", 20)
     monkeypatch.setattr(bench_verify, "SMALL_BYTES", 4096)
     monkeypatch.setattr(bench_verify, "GROWN_BYTES", 2**14)
+    monkeypatch.setattr(bench_bucket, "OBJECTS", 2)
+    monkeypatch.setattr(bench_bucket, "OBJECT_BYTES", 2**16)
     monkeypatch.setattr(bench_latency, "SAVES", 2)
     monkeypatch.setattr(bench_ledger, "RECORDS", 60)
     monkeypatch.setattr(bench_ledger, "SAVES", 40)

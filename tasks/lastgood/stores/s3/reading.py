@@ -90,8 +90,8 @@ class ObjectReading:
 
     def _take_up(self, done_bytes: int) -> Any:
         try:
-            answer = self._client.call(
-                "get_object", self._doing, Key=self._key, Range=f"bytes={done_bytes}-", IfMatch=self.etag
+            answer = self._client.get_to_hash(
+                self._doing, Key=self._key, Range=f"bytes={done_bytes}-", IfMatch=self.etag
             )
         except Refused as refused:
             raise ObjectChanged(f"{refused.code} while it was read") from None
@@ -117,7 +117,7 @@ def open_object(client: S3Client, key: str, doing: str, *, expected_bytes: int |
     """
     for is_last in (False, True):
         try:
-            answer = client.call("get_object", doing, Key=key)
+            answer = client.get_to_hash(doing, Key=key)
         except Refused as refused:
             if refused.status == 404:
                 return None
