@@ -28,6 +28,7 @@ from lastgood.markers import (
 from lastgood.publish import Outcome
 from lastgood.records import Record
 from lastgood.replica.events import TraceRecord
+from lastgood.stores.grading import KeptGrade
 from lastgood.testing.build import build_family
 from tests.test_house import module_names
 
@@ -46,10 +47,18 @@ STORED: dict[str, Any] = {
     "passed": Passed,
     "record": Record,
     "trace": TraceRecord,
+    "grade": KeptGrade,
 }
 
 # Documents that never lie in a family: settings that people write, and words between processes of one job.
-NEVER_STORED = ("lastgood.config", "lastgood.run", "lastgood.drill", "lastgood.restore", "lastgood.demo")
+NEVER_STORED = (
+    "lastgood.config",
+    "lastgood.demo",
+    "lastgood.drill",
+    "lastgood.restore",
+    "lastgood.run",
+    "lastgood.stores.settings",
+)
 # What lies inside artifacts is described where tensors are.
 TENSOR_ROOMS = ("lastgood.state", "lastgood.replica.trainer")
 

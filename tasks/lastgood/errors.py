@@ -8,6 +8,7 @@ of its own; the exceptions below that carry findings say that we stopped because
     ├── StoreError                exit 2    the store did not do what was asked
     │   ├── StoreTransientError             may be repeated: nothing is known to be wrong
     │   └── StorePermanentError             will not heal by repeating (denied, full, read-only)
+    │       └── StoreLimitError             the store's grade leaves it out: nothing was sent
     ├── LedgerError               exit 2    the index of all evidence did not answer; storage is the truth
     ├── PublishError              exit 1    the former state is intact; this step was not published
     │   └── Fenced                          a newer incarnation exists; the job must stop
@@ -32,6 +33,7 @@ __all__ = [
     "RegistrationError",
     "ResumeRefused",
     "StoreError",
+    "StoreLimitError",
     "StorePermanentError",
     "StoreTransientError",
     "UsageError",
@@ -90,6 +92,10 @@ class StoreTransientError(StoreError):
 
 class StorePermanentError(StoreError):
     """Asking again will not help: denied, out of space, read-only, not a regular file."""
+
+
+class StoreLimitError(StorePermanentError):
+    """The store was found unable to do this (`lastgood doctor`), so it was not tried; nothing was sent."""
 
 
 class LedgerError(LastgoodError):

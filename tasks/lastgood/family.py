@@ -345,6 +345,7 @@ class Family:
             measurements=measurements,
             attempt=attempt,
             origin=origin,
+            store_grade=self._store.grade(),
             now=self._now,
         )
 

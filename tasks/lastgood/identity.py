@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from lastgood.errors import FormatError
 
 __all__ = [
+    "GRADE",
     "MAXIMUM_INCARNATION",
     "MAXIMUM_STEP",
     "FamilyKeys",
@@ -26,6 +27,9 @@ MAXIMUM_INCARNATION = 10**8 - 1
 MAXIMUM_STEP = 10**16 - 1
 MAXIMUM_NAME_BYTES = 200
 MAXIMUM_KEY_BYTES = 1024
+
+GRADE = ".lastgood/grade.json"
+"""What was found of the store itself, beside its families; none of those can have a name that is hidden."""
 
 _GENERATION = re.compile(r"(\d{8})-(\d{16})(?:~(.+))?", re.ASCII)
 _STAGING = re.compile(r"(\d{8}-\d{16})~[0-9a-f]{8}", re.ASCII)

@@ -161,7 +161,7 @@ def test_doctor_grades_a_root(call: Call, tmp_path: Path) -> None:
     told = call("doctor", str(tmp_path), "--json")
     report = json.loads(told.out)
     assert (told.code, report["grade"]) == (0, "full")
-    assert {"hard link", "flush", "exclusive create"} <= {probe["name"] for probe in report["probes"]}
+    assert {"hard_link", "flush", "exclusive_create"} <= {probe["name"] for probe in report["probes"]}
     assert list(tmp_path.iterdir()) == []
     assert call("doctor", str(tmp_path / "nowhere")).code == 2
 

@@ -340,19 +340,19 @@ MUTANTS = (
     mutant(
         "the pointers are read after the records",
         20,
-        evidence.refresh_caches,
+        evidence._swap_caches,
         scenarios.DISAGREE,
         ("        current = yield Get(keys.last_good)\n        notice = yield Get(keys.quarantine)\n", ""),
         (
-            "        good = survey.newest_proven\n",
-            "        good = survey.newest_proven\n"
+            "        survey = yield from take_survey(keys)\n",
+            "        survey = yield from take_survey(keys)\n"
             "        current, notice = (yield Get(keys.last_good)), (yield Get(keys.quarantine))\n",
         ),
     ),
     mutant(
         "LAST_GOOD is not written when unchanged",
         20,
-        evidence.refresh_caches,
+        evidence._swap_caches,
         scenarios.DISAGREE,
         (
             "if (yield Swap(keys.last_good, documents.canonical_bytes(pointer), current)) and (",

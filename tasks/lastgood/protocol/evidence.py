@@ -4,7 +4,7 @@ Decides what a verdict changes. Rules (docs/protocol.md): a refusal is stored be
 crash between leaves the generation barred; a pass is recorded before it permits; a verdict that differs from the record
 under its key goes under the next attempt until it is stored; a refusal never stands under another's name, which a
 release may have lifted; a release names each refusal that it lifts and deletes nothing; LAST_GOOD and QUARANTINE are
-recomputed and swapped even when unchanged.
+recomputed and swapped even when unchanged; where nothing can be swapped, they are replaced and looked at again.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from lastgood import documents
 from lastgood.digest import Algorithm, hash_bytes
-from lastgood.errors import FormatError, StoreTransientError
+from lastgood.errors import FormatError, StoreLimitError, StoreTransientError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.markers import GenerationPointer, QuarantineNotice, Refusal, Release
 from lastgood.protocol.commits import commit_digest
-from lastgood.protocol.requests import Get, List, Steps, Swap, create_ours
+from lastgood.protocol.requests import Get, List, Replace, Steps, Swap, create_ours
 from lastgood.protocol.survey import RefusalName, Survey, take_survey
 
 __all__ = ["conclude", "prove", "record", "refresh_caches", "refuse", "release"]
@@ -130,31 +132,81 @@ def record(
 def refresh_caches(keys: FamilyKeys) -> Steps[Survey]:
     """Recompute LAST_GOOD and QUARANTINE and swap them in; returns the survey they were computed from.
 
-    The pointers are read before the records, and swapped even when their value is unchanged, because their revision is
-    what makes a slower writer with older records lose (ADR 0002).
+    A store that cannot swap (ADR 0007) gets them replaced instead.
+    """
+    try:
+        return (yield from _swap_caches(keys))
+    except StoreLimitError:
+        return (yield from _replace_caches(keys))
+
+
+def _swap_caches(keys: FamilyKeys) -> Steps[Survey]:
+    """The pointers are read before the records, and swapped even when their value is unchanged, because their revision
+    is what makes a slower writer with older records lose (ADR 0002).
     """
     for _ in range(MAXIMUM_SWAPS):
         current = yield Get(keys.last_good)
         notice = yield Get(keys.quarantine)
         survey = yield from take_survey(keys)
-        good = survey.newest_proven
-        marker: bytes | None = (yield Get(keys.commit(good))) if good else None
-        pointer = GenerationPointer(
-            generation=str(good) if good else None,
-            commit=commit_digest(marker) if marker is not None else None,
-            revision=_revision(current, GenerationPointer) + 1,
-        )
-        told = QuarantineNotice(
-            quarantined=bool(survey.quarantine),
-            refusals=survey.quarantine,
-            revision=_revision(notice, QuarantineNotice) + 1,
-        )
+        pointer, told = yield from _caches(keys, survey, current, notice)
         if (yield Swap(keys.last_good, documents.canonical_bytes(pointer), current)) and (
             yield Swap(keys.quarantine, documents.canonical_bytes(told), notice)
         ):
             return survey
     # Whoever won the second swap that we lost had read the pointer after we began, so from records as new as ours.
     return (yield from take_survey(keys))
+
+
+def _replace_caches(keys: FamilyKeys) -> Steps[Survey]:
+    """Replace what does not say what the records say, and look again until all of it does.
+
+    A slower writer may overwrite a newer one here, and then finds that out, because it reads the records again after it
+    wrote. Only one that dies between the two leaves an old answer, which `reconcile` mends by these same steps.
+    """
+    for _ in range(MAXIMUM_SWAPS):
+        current = yield Get(keys.last_good)
+        notice = yield Get(keys.quarantine)
+        survey = yield from take_survey(keys)
+        pointer, told = yield from _caches(keys, survey, current, notice)
+        stale = [
+            (key, ours)
+            for key, stored, ours in ((keys.last_good, current, pointer), (keys.quarantine, notice, told))
+            if not _says_the_same(stored, ours)
+        ]
+        if not stale:
+            return survey
+        for key, ours in stale:
+            yield Replace(key, documents.canonical_bytes(ours))
+    # Others keep writing; whoever comes last looks again.
+    return (yield from take_survey(keys))
+
+
+def _caches(
+    keys: FamilyKeys, survey: Survey, current: bytes | None, notice: bytes | None
+) -> Steps[tuple[GenerationPointer, QuarantineNotice]]:
+    """What the two should say, each one revision above what lies there."""
+    good = survey.newest_proven
+    marker: bytes | None = (yield Get(keys.commit(good))) if good else None
+    pointer = GenerationPointer(
+        generation=str(good) if good else None,
+        commit=commit_digest(marker) if marker is not None else None,
+        revision=_revision(current, GenerationPointer) + 1,
+    )
+    told = QuarantineNotice(
+        quarantined=bool(survey.quarantine),
+        refusals=survey.quarantine,
+        revision=_revision(notice, QuarantineNotice) + 1,
+    )
+    return pointer, told
+
+
+def _says_the_same(stored: bytes | None, ours: GenerationPointer | QuarantineNotice) -> bool:
+    """Whether a stored cache differs in nothing but its revision."""
+    try:
+        found = documents.parse(type(ours), stored, "cache") if stored is not None else None
+    except FormatError:
+        return False
+    return found is not None and msgspec.structs.replace(found, revision=ours.revision) == ours
 
 
 def _revision(data: bytes | None, kind: type[GenerationPointer] | type[QuarantineNotice]) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from lastgood.errors import StoreTransientError
+from lastgood.errors import StoreLimitError, StoreTransientError
 from lastgood.identity import GenerationId
 from lastgood.markers import Commit
 from lastgood.stores.port import DocumentStore
@@ -77,7 +77,9 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Replace if the present bytes are `expected` (None: absent) → bool."""
+    """Replace if the present bytes are `expected` (None: absent) → bool; StoreLimitError is thrown in where the store
+    cannot, and nothing was sent.
+    """
 
     key: str
     data: bytes
@@ -125,7 +127,13 @@ def perform(store: DocumentStore, steps: Steps[T], *, inspect: Inspector | None 
     try:
         request = next(steps)
         while True:
-            request = steps.send(_answer(store, request, inspect))
+            try:
+                answer = _answer(store, request, inspect)
+            except StoreLimitError as limit:
+                # Known without being sent, so the steps may go another way.
+                request = steps.throw(limit)
+            else:
+                request = steps.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # a generator's return value is untyped in StopIteration
 

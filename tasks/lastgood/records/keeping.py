@@ -23,6 +23,7 @@ from lastgood.markers import Commit, Passed, Refusal
 from lastgood.protocol import conclude, perform, record
 from lastgood.protocol.survey import RefusalName
 from lastgood.records.record import SCHEMA_VERSION, Measurements, Record, next_attempt, read_record
+from lastgood.stores.grading import StoreGrade
 from lastgood.stores.port import DocumentStore
 from lastgood.verdict import Outcome, Rung, Tier, Verdict
 
@@ -88,6 +89,7 @@ def keep_verdict(
     measurements: Measurements | None = None,
     attempt: int | None = None,
     origin: str | None = None,
+    store_grade: StoreGrade | None = None,
     negative_control: bool = False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Kept:
@@ -103,6 +105,7 @@ def keep_verdict(
         measurements: What it took.
         attempt: Under which attempt; None for a new gate run: the next free one.
         origin: The orchestrator's run that judged, as a link or an id.
+        store_grade: What the store may be trusted with; None where no grade is kept.
         negative_control: The verdict is about a copy that was damaged on purpose; nothing is written.
         now: The clock, aware.
 
@@ -126,6 +129,7 @@ def keep_verdict(
         lastgood=lastgood.__version__,
         measurements=measurements or Measurements(),
         origin=origin,
+        store_grade=store_grade,
     )
     return _store(store, keys, draft, effects_of(verdict))
 

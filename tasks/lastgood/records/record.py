@@ -21,6 +21,7 @@ from lastgood.errors import FormatError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import Count, GenerationText, Text
 from lastgood.markers import DigestText
+from lastgood.stores.grading import StoreGrade
 from lastgood.stores.port import DocumentStore
 from lastgood.verdict import Outcome, Rung, Tier, Verdict
 
@@ -91,6 +92,7 @@ class Record(Document, frozen=True, kw_only=True):
         lastgood: The version that ran it.
         measurements: What it took.
         origin: The orchestrator's run that judged, as a link or an id for people; null from the command line.
+        store_grade: What the store may be trusted with, by its kept grade; null where none is kept.
     """
 
     schema_version: Annotated[int, Meta(ge=1, le=SCHEMA_VERSION)]
@@ -105,6 +107,7 @@ class Record(Document, frozen=True, kw_only=True):
     lastgood: Text
     measurements: Measurements
     origin: Text | None = None
+    store_grade: StoreGrade | None = None
 
     @property
     def tier(self) -> Tier:

@@ -1,5 +1,7 @@
 """Stores: one small port (`port.Store`), a file system or a bucket behind it, a memory double for models.
 
+What a store may be trusted with is asked before it is (`grading`, `probing`, `s3.probing`).
+
 `open_store(root)` is the only place that knows which URI scheme means which store.
 """
 

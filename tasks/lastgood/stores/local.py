@@ -34,6 +34,7 @@ from lastgood.digest import (
 from lastgood.errors import StoreError, StorePermanentError, StoreTransientError
 from lastgood.identity import check_key, is_lawful_key
 from lastgood.stores.filesystem import FileSystem
+from lastgood.stores.grading import KeptGrade, Probe, StoreGrade
 from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObject, Trouble
 
 __all__ = ["LocalStore"]
@@ -84,6 +85,18 @@ class LocalStore:
 
     def is_root(self) -> bool:
         return self.root.is_dir()
+
+    def probe(self) -> Iterator[Probe]:
+        # Imported when it is asked for: a launch script never does.
+        from lastgood.stores.probing import probe_root
+
+        return probe_root(self.root)
+
+    def grade(self) -> StoreGrade | None:
+        return None
+
+    def keep_grade(self, grade: KeptGrade) -> str | None:
+        return None  # it would be a word about this machine's mount, and others would read it
 
     def local_directory(self, prefix: str) -> Path:
         return self.path(prefix)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lastgood.digest import Algorithm, Digest, HashRequest
+from lastgood.stores.grading import KeptGrade, Probe, StoreGrade
 
 __all__ = ["DocumentStore", "Hashed", "Names", "ObjectKind", "Progress", "Store", "StoredObject", "Trouble"]
 
@@ -109,7 +110,11 @@ class DocumentStore(Protocol):
         """Create or replace atomically: a reader sees the old bytes or the new ones. Durable on return."""
 
     def compare_and_swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        """Replace only if the present bytes are `expected` (None: absent); False if they are not."""
+        """Replace only if the present bytes are `expected` (None: absent); False if they are not.
+
+        Raises:
+            StoreLimitError: This store cannot replace under a condition; nothing was sent.
+        """
 
 
 class Store(DocumentStore, Protocol):
@@ -121,6 +126,19 @@ class Store(DocumentStore, Protocol):
 
     def is_root(self) -> bool:
         """Whether the root exists and is the kind of thing a root must be."""
+
+    def probe(self) -> Iterator[Probe]:
+        """Ask whatever lies behind the store for everything that publishing relies on, on objects of its own; they are
+        removed at the end.
+        """
+
+    def grade(self) -> StoreGrade | None:
+        """The kept grade, as far as it is known here; None where nobody asked, or where grades are not kept."""
+
+    def keep_grade(self, grade: KeptGrade) -> str | None:
+        """Keep what probing found where all that use the root find it; returns where, or None where grades are not
+        kept, or this one says more of our rights than of the store.
+        """
 
     def local_directory(self, prefix: str) -> Path | None:
         """Where a prefix can be read as a local directory; None where it cannot."""
@@ -142,7 +160,12 @@ class Store(DocumentStore, Protocol):
         """Remove an object; absent is fine."""
 
     def prepare(self, prefixes: Iterable[str]) -> None:
-        """Make prefixes exist durably, where the store has directories at all. May be repeated."""
+        """Make prefixes exist durably, where the store has directories at all: the start of publishing. May be
+        repeated.
+
+        Raises:
+            StoreLimitError: The store's grade forbids publishing.
+        """
 
     def payload(self, staging: str, final: str) -> str:
         """The prefix under which the artifacts of a publish are persisted: in its staging, from where `install` renames

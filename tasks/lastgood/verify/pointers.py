@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from lastgood import documents
-from lastgood.errors import FormatError, StoreError, UsageError
+from lastgood.errors import FormatError, StoreError, StoreLimitError, UsageError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.markers import ActivePointer, GenerationPointer, QuarantineNotice
 from lastgood.protocol import Survey, perform, refresh_caches, take_survey
@@ -99,7 +99,10 @@ def _repair_active(store: Store, keys: FamilyKeys, active: str) -> bool:
         pointer = documents.canonical_bytes(ActivePointer(generation=str(newest[0]), commit=newest[1]))
         if current == pointer:
             return True
-        store.compare_and_swap(active, pointer, expected=current)
+        try:
+            store.compare_and_swap(active, pointer, expected=current)
+        except StoreLimitError:
+            store.replace(active, pointer)  # as its publisher does
     return False
 
 

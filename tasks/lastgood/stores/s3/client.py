@@ -43,6 +43,10 @@ _THROTTLED = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingE
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _REFUSED_KEYS = frozenset({"InvalidAccessKeyId", "InvalidToken", "InvalidClientTokenId", "SignatureDoesNotMatch"})
 _SKEWED = "RequestTimeTooSkewed"
+_NO_BUCKET = "NoSuchBucket"
+_LATER = (408, 429)
+_NO_ANSWERS = frozenset({*_EXPIRED, *_REFUSED_KEYS, *_THROTTLED, _SKEWED, _NO_BUCKET})
+"""What says nothing of the request itself."""
 _BROKEN_OFF = (
     BotoConnectionError,
     CredentialRetrievalError,
@@ -152,6 +156,26 @@ class S3Client:
             self._hashing = self._connect(self._session, unchecked)  # by two threads at once: twice, and no harm
         return self._hashing
 
+    def ask(self, operation: str, doing: str, **parameters: Any) -> dict[str, Any]:
+        """Send one request whose refusal is worth knowing whatever it says: for probing.
+
+        Raises:
+            Refused: Any answer about the request itself: 4xx, or 501 for what the service never learned.
+            StoreError: As `call`: no answer, a service in trouble, no such bucket, wrong credentials or clock.
+        """
+        try:
+            answer: dict[str, Any] = getattr(self._client, operation)(Bucket=self.bucket, **parameters)
+        except ClientError as error:
+            told = error.response.get("ResponseMetadata", {})
+            status, code = told.get("HTTPStatusCode", 0), str(error.response.get("Error", {}).get("Code", ""))
+            if (400 <= status < 500 and status not in _LATER and code not in _NO_ANSWERS) or status == 501:
+                raise Refused(status, printable(code), is_resent=told.get("RetryAttempts", 0) > 0) from error
+            classified = self._classified(error, doing)
+            raise (classified.error if isinstance(classified, _Denied) else classified) from error
+        except (BotoCoreError, OSError) as error:
+            raise read_failure(error, doing) from error
+        return answer
+
     def _send(self, client: Any, operation: str, doing: str, parameters: dict[str, Any]) -> dict[str, Any]:
         try:
             answer: dict[str, Any] = getattr(client, operation)(Bucket=self.bucket, **parameters)
@@ -167,7 +191,7 @@ class S3Client:
         status = told.get("HTTPStatusCode", 0)
         code = str(error.response.get("Error", {}).get("Code", "")) or str(status)
         message = f"cannot {doing} in s3://{self.bucket}: {printable(code)} ({status})"
-        if code == "NoSuchBucket":
+        if code == _NO_BUCKET:
             return StorePermanentError(f"bucket not found: s3://{self.bucket}", hint="is its name spelled right?")
         if status in _ANSWERS:
             return Refused(status, code, is_resent=told.get("RetryAttempts", 0) > 0)
@@ -178,7 +202,7 @@ class S3Client:
         if code in _REFUSED_KEYS or status in (401, 403):
             hint = "do the credentials of boto3's chain (environment, profile, role) grant this?"
             return _Denied(StorePermanentError(message, hint=hint))
-        if status >= 500 or status in (408, 429) or code in _THROTTLED:
+        if status >= 500 or status in _LATER or code in _THROTTLED:
             return StoreTransientError(message)
         return StorePermanentError(message)
 

@@ -22,11 +22,21 @@ from typing import Any
 from botocore.exceptions import BotoCoreError
 from urllib3.exceptions import HTTPError
 
+from lastgood import documents
 from lastgood.digest import Algorithm, HashRequest
-from lastgood.errors import StoreError, StorePermanentError, StoreTransientError, UsageError
-from lastgood.identity import check_key, is_lawful_key
+from lastgood.errors import (
+    FormatError,
+    StoreError,
+    StoreLimitError,
+    StorePermanentError,
+    StoreTransientError,
+    UsageError,
+)
+from lastgood.identity import GRADE, check_key, is_lawful_key
+from lastgood.stores.grading import MAXIMUM_GRADE_BYTES, KeptGrade, Limit, Probe, StoreGrade, graded, parse_grade
 from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObject, Trouble
 from lastgood.stores.s3.client import Refused, S3Client, parse_s3_uri, read_failure
+from lastgood.stores.s3.probing import probe_bucket, probe_essentials
 from lastgood.stores.s3.reading import hash_object, hash_objects, pause
 from lastgood.stores.s3.writing import send_files
 from lastgood.stores.scratch import PrivateDirectory
@@ -53,6 +63,8 @@ class S3Store:
         self._client = S3Client(bucket.name, settings or StoreSettings())
         self._scratch: PrivateDirectory | None = None
         self._making_scratch = threading.Lock()
+        self._kept: KeptGrade | None = None
+        self._has_looked = False
 
     # Reading.
 
@@ -62,6 +74,64 @@ class S3Store:
         except Refused:
             return False
         return True
+
+    # Its grade.
+
+    def probe(self) -> Iterator[Probe]:
+        return probe_bucket(self._client, self._prefix)
+
+    def grade(self) -> StoreGrade | None:
+        kept = self._kept_grade()
+        return kept.summary if kept is not None else None
+
+    def keep_grade(self, grade: KeptGrade) -> str | None:
+        if not grade.is_of_store:
+            return None
+        self._replace(GRADE, documents.canonical_bytes(grade))
+        self._kept, self._has_looked = grade, True
+        return f"{self.uri}/{GRADE}"
+
+    def _kept_grade(self) -> KeptGrade | None:
+        """What lies there, read once. What cannot be read or is no lawful grade grants and forbids nothing: a gate may
+        have no rights beyond its family, and a publisher asks for itself.
+        """
+        if not self._has_looked:
+            try:
+                data = self.get(GRADE, limit_bytes=MAXIMUM_GRADE_BYTES)
+                self._kept = parse_grade(data) if data is not None else None
+            except (FormatError, StorePermanentError):
+                self._kept = None
+            self._has_looked = True
+        return self._kept
+
+    def _check_publishing(self) -> None:
+        """Refuse a bucket whose grade forbids publishing; one that has none is asked for the essential part."""
+        kept = self._kept_grade()
+        if kept is None:
+            kept = self._kept = graded(probe_essentials(self._client, self._prefix), now=datetime.now(UTC))
+            if kept.is_of_store:
+                # Never over another: a whole one is worth more, and one that we cannot read is for `doctor` to replace.
+                # Publishing does not depend on it: whoever finds none asks again.
+                with contextlib.suppress(StoreError):
+                    self._create(GRADE, documents.canonical_bytes(kept))
+        if not kept.grade.may_publish:
+            raise self._forbidden(kept, "publish to")
+
+    def _check_writing(self) -> None:
+        """Refuse to write documents where a grade forbids it; a gate that finds none does not wait for one."""
+        kept = self._kept_grade()
+        if kept is not None and not kept.grade.may_publish:
+            raise self._forbidden(kept, "write to")
+
+    def _forbidden(self, kept: KeptGrade, doing: str) -> StoreLimitError:
+        probe = kept.forbidding
+        seen = f"{probe.name}: {probe.detail}" if probe is not None else "no probe held"
+        return StoreLimitError(
+            f"cannot {doing} {self.uri}: {kept.grade.words} by its grade: {seen}",
+            hint=f"`lastgood doctor {self.uri}` asks again, after the service was changed",
+        )
+
+    # Its objects.
 
     def local_directory(self, prefix: str) -> Path | None:
         check_key(prefix)
@@ -121,6 +191,10 @@ class S3Store:
     # Small documents.
 
     def create(self, key: str, data: bytes) -> bool:
+        self._check_writing()
+        return self._create(key, data)
+
+    def _create(self, key: str, data: bytes) -> bool:
         for failures in range(1, self._client.settings.attempts + 1):
             try:
                 self._client.call("put_object", f"create {key}", Key=self._key(key), Body=data, IfNoneMatch="*")
@@ -134,6 +208,10 @@ class S3Store:
         raise StoreTransientError(f"cannot create {key}: in conflict with other requests for it")
 
     def replace(self, key: str, data: bytes) -> None:
+        self._check_writing()
+        self._replace(key, data)
+
+    def _replace(self, key: str, data: bytes) -> None:
         try:
             self._client.call("put_object", f"replace {key}", Key=self._key(key), Body=data)
         except Refused as refused:
@@ -142,6 +220,9 @@ class S3Store:
     def compare_and_swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         if expected is None:
             return self.create(key, data)
+        kept = self._kept_grade()
+        if kept is not None and Limit.CONDITIONAL_REPLACE in kept.limits:
+            raise StoreLimitError(f"cannot swap {key}: {self.uri} has no {Limit.CONDITIONAL_REPLACE}")
         for failures in range(1, self._client.settings.attempts + 1):
             found = self._read(key, max(len(expected), len(data)) + 4096)
             if found is None or found[0] != expected:
@@ -166,6 +247,7 @@ class S3Store:
             check_key(prefix)
         if not self.is_root():
             raise self._no_bucket()
+        self._check_publishing()
 
     def payload(self, staging: str, final: str) -> str:
         check_key(staging)
