@@ -13,6 +13,7 @@ from lastgood.family import Family
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.location import Location
 from lastgood.records import list_records, newest_record
+from lastgood.stores.grading import Grade, Limit, StoreGrade
 from lastgood.testing.build import BuiltFamily, build_family
 from lastgood.verdict import NoteReason, Outcome, Tier
 from lastgood.verify import Depth
@@ -39,6 +40,22 @@ def test_a_tier_1_record_says_how_many_bytes_were_hashed(built: BuiltFamily, fam
     looked = newest_record(built.store, built.keys, built.newest, Tier.MANIFEST)
     assert looked is not None
     assert looked.measurements.read_bytes == 0
+
+
+def test_a_record_names_the_grade_of_its_store(
+    built: BuiltFamily, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evidence from a bucket that keeps no checksums must be told from evidence from one that does, years later."""
+    family.verify(built.generations[0])
+    grade = StoreGrade(grade=Grade.PUBLISH_WITH_LIMITS, limits=(Limit.STORED_CHECKSUMS,))
+    monkeypatch.setattr(type(built.store), "grade", lambda self: grade)
+    family.verify(built.newest)
+    named = [
+        record.store_grade
+        for generation in (built.generations[0], built.newest)
+        if (record := newest_record(built.store, built.keys, generation, Tier.MANIFEST)) is not None
+    ]
+    assert named == [None, grade], "a file system has none: its answers belong to one machine's mount"
 
 
 def test_a_stray_directory_among_the_records_hides_no_evidence(built: BuiltFamily, family: Family) -> None:

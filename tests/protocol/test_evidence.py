@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 from lastgood import documents
+from lastgood.errors import StoreLimitError
 from lastgood.identity import GenerationId
 from lastgood.markers import GenerationPointer, QuarantineNotice, Refusal, Release
-from lastgood.protocol import Create, Swap, evidence
+from lastgood.protocol import Create, Replace, Swap, evidence
 from lastgood.protocol.survey import RefusalName
 from lastgood.stores.memory import MemoryStore
 from tests.protocol.family import MOMENT, MemoryFamily, finish, until
@@ -148,6 +149,53 @@ def test_a_slower_writer_with_older_records_loses() -> None:
     finish(slow, family, request)
     assert last_good(family).generation == str(TWO)
     assert last_good(family).revision == 2
+
+
+class Swapless(MemoryStore):
+    """A store that can create under a condition, and not replace."""
+
+    def compare_and_swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        if expected is not None:
+            raise StoreLimitError("cannot swap: no conditional_replace")
+        return self.create(key, data)
+
+
+def swapless() -> MemoryFamily:
+    family = saved()
+    store = Swapless()
+    store.objects = family.objects
+    family.store = store
+    return family
+
+
+def test_the_caches_follow_the_records_where_nothing_can_be_swapped() -> None:
+    """A gate must not fail for want of a conditional replacement that only answers for people need."""
+    family = swapless()
+    for generation in (ONE, TWO):
+        family.prove(generation)
+        family.perform(evidence.refresh_caches(family.keys))
+        assert last_good(family).generation == str(generation)
+    name = family.refuse(TWO)
+    family.perform(evidence.refresh_caches(family.keys))
+    assert last_good(family).generation == str(ONE)
+    assert quarantine(family).refusals == (str(name),)
+    before = (last_good(family), quarantine(family))
+    family.perform(evidence.refresh_caches(family.keys))
+    assert (last_good(family), quarantine(family)) == before, "nothing is written that is right already"
+
+
+def test_a_slower_writer_that_overwrote_newer_caches_finds_out() -> None:
+    """It cannot be kept from overwriting; so it reads the records again afterwards, and writes what they say then."""
+    family = swapless()
+    family.perform(evidence.refresh_caches(family.keys))
+    family.prove(ONE)
+    slow = evidence._replace_caches(family.keys)
+    request = until(slow, family, Replace)
+    family.prove(TWO)
+    family.perform(evidence.refresh_caches(family.keys))
+    assert last_good(family).generation == str(TWO)
+    finish(slow, family, request)
+    assert last_good(family).generation == str(TWO)
 
 
 def test_a_torn_cache_is_rebuilt() -> None:

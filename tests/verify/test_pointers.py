@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lastgood import documents
-from lastgood.errors import FormatError, UsageError
+from lastgood.errors import FormatError, StoreLimitError, UsageError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.markers import ActivePointer, Passed, Refusal
 from lastgood.protocol import burn, claim, perform, prove, refresh_caches, refuse, rollback
 from lastgood.protocol.commits import commit_digest
 from lastgood.protocol.survey import RefusalName
 from lastgood.reasons import NoteReason, Reason
+from lastgood.stores import LocalStore
 from lastgood.testing.build import BuiltFamily, build_life
 from lastgood.testing.damage import CATALOGUE, Damage, Judge, Scene
 from lastgood.verdict import Outcome, Verdict
@@ -50,6 +51,22 @@ def test_a_damaged_pointer_is_repaired_from_what_decides(scene: Scene, damage: D
     assert offender in repair_pointers(scene.store, scene.keys)
     assert verify(scene).findings == ()
     assert repair_pointers(scene.store, scene.keys) == ()
+
+
+@pytest.mark.parametrize("damage", REPAIRABLE, ids=lambda damage: damage.name)
+def test_a_damaged_pointer_is_repaired_where_nothing_can_be_swapped(
+    scene: Scene, damage: Damage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a bucket without conditional replacement, `reconcile` is what mends these caches, so it must be able to."""
+
+    def refuse_swap(self: LocalStore, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        if expected is not None:
+            raise StoreLimitError(f"cannot swap {key}: no conditional_replace")
+        return self.create(key, data)
+
+    monkeypatch.setattr(LocalStore, "compare_and_swap", refuse_swap)
+    assert damage.apply(scene) in repair_pointers(scene.store, scene.keys)
+    assert verify(scene).findings == ()
 
 
 def test_repair_refuses_to_guess_past_a_damaged_decision(scene: Scene) -> None:
