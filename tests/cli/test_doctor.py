@@ -40,7 +40,7 @@ def test_a_bucket_is_graded_and_its_grade_kept(call: Call, speaking: Moto) -> No
     told = call("doctor", "s3://bucket/runs")
     assert told.code == 0, "it can be published to"
     lines = told.out.splitlines()
-    assert lines[0] == "s3://bucket/runs: publish with limits (checksum_rejection)"
+    assert lines[0] == "s3://bucket/runs: publish with limits (checksum_rejection, stored_checksums)"
     assert "  checksum_rejection: damage on the way in is found by reading back, never by the service" in lines
     assert "kept: s3://bucket/runs/.lastgood/grade.json" in lines
     assert any(line.split()[:2] == ["limit", "checksum_rejection"] for line in lines)
@@ -55,7 +55,7 @@ def test_a_grade_need_not_be_kept(call: Call, speaking: Moto) -> None:
     report = json.loads(told.out)
     assert (report["grade"], report["limits"], report["kept"]) == (
         "publish_with_limits",
-        ["checksum_rejection"],
+        ["checksum_rejection", "stored_checksums"],
         None,
     )
     failed = {probe["name"]: probe["needed"] for probe in report["probes"] if not probe["held"]}

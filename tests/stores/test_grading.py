@@ -53,10 +53,18 @@ def test_a_grade_follows_from_what_did_not_hold(missing: tuple[str, ...], grade:
 @pytest.mark.parametrize("limit", Limit)
 def test_a_limit_is_named_and_says_what_follows(limit: Limit) -> None:
     """Whoever publishes with a limit must know which and what it costs."""
-    assert judge_probes(without(limit)) == StoreGrade(grade=Grade.PUBLISH_WITH_LIMITS, limits=(limit,))
-    assert judge_probes(without(limit)).words == f"publish with limits ({limit})"
+    limits = (limit, Limit.STORED_CHECKSUMS) if limit is Limit.CHECKSUM_REJECTION else (limit,)
+    found = judge_probes(without(limit))
+    assert found == StoreGrade(grade=Grade.PUBLISH_WITH_LIMITS, limits=limits)
+    assert found.words == f"publish with limits ({', '.join(limits)})"
     assert limit.follows
     assert "\n" not in limit.follows
+
+
+def test_a_checksum_that_nobody_checked_counts_for_nothing() -> None:
+    """A service that keeps what it was told, right or wrong, must not stand for a reading of the bytes."""
+    found = judge_probes(without("checksum_rejection"))
+    assert Limit.STORED_CHECKSUMS in found.limits
 
 
 def test_limits_come_in_one_order() -> None:

@@ -28,9 +28,10 @@ LIMIT = 2**20
 QUICK = StoreSettings(attempts=1)
 BY_NUMBER = itertools.count()
 
+UNCHECKED = (Limit.CHECKSUM_REJECTION, Limit.STORED_CHECKSUMS)
 GRADES: Mapping[type[Any], tuple[Grade, tuple[Limit, ...]]] = {
     SeaweedFS: (Grade.FULL, ()),
-    Moto: (Grade.PUBLISH_WITH_LIMITS, (Limit.CHECKSUM_REJECTION,)),
+    Moto: (Grade.PUBLISH_WITH_LIMITS, UNCHECKED),
     JuiceFSGateway: (Grade.READING_ONLY, ()),
     Radosgw: (
         Grade.PUBLISH_WITH_LIMITS,
@@ -202,7 +203,7 @@ class Lying(S3Client):
         ("put_object", "replace", "IfMatch", Grade.PUBLISH_WITH_LIMITS, (Limit.CONDITIONAL_REPLACE,)),
         ("put_object", "race-replace", "IfMatch", Grade.PUBLISH_WITH_LIMITS, (Limit.CONDITIONAL_REPLACE,)),
         ("complete_multipart_upload", "", "IfNoneMatch", Grade.PUBLISH_WITH_LIMITS, (Limit.CONDITIONAL_MULTIPART,)),
-        ("put_object", "wrong", "ChecksumSHA256", Grade.PUBLISH_WITH_LIMITS, (Limit.CHECKSUM_REJECTION,)),
+        ("put_object", "wrong", "ChecksumSHA256", Grade.PUBLISH_WITH_LIMITS, UNCHECKED),
         ("head_object", "", "ChecksumMode", Grade.PUBLISH_WITH_LIMITS, (Limit.STORED_CHECKSUMS,)),
         ("delete_object", "listed", "everything", Grade.PUBLISH_WITH_LIMITS, (Limit.DELETE,)),
         ("delete_objects", "", "everything", Grade.PUBLISH_WITH_LIMITS, (Limit.DELETE,)),

@@ -95,7 +95,7 @@ class Limit(StrEnum):
 _FOLLOWS = {
     Grade.FULL: "publish, verify and restore here",
     Grade.PUBLISH_WITH_LIMITS: "publish, verify and restore here, without what is missing",
-    Grade.READING_ONLY: "do not publish here and record no verdict: of racing writers, more than one could win",
+    Grade.READING_ONLY: "do not publish here; verify and restore with --no-record",
     Grade.REFUSED: "do not use it: what is read here proves nothing",
 }
 
@@ -180,7 +180,8 @@ class KeptGrade(Document, frozen=True, kw_only=True):
 def judge_probes(probes: Iterable[Probe]) -> StoreGrade:
     """The grade that outcomes amount to.
 
-    Law: a probe that held less never makes a better grade.
+    Law: a probe that held less never makes a better grade. A checksum that is kept without having been checked is an
+    echo of whoever sent it, so where `checksum_rejection` is missing, `stored_checksums` is.
     """
     asked = tuple(probes)
     missing = {
@@ -192,6 +193,8 @@ def judge_probes(probes: Iterable[Probe]) -> StoreGrade:
     if missing[Needed.PUBLISHING] or not any(probe.needed is Needed.PUBLISHING for probe in asked):
         return StoreGrade(grade=Grade.READING_ONLY)
     lacking = {Limit(name) for name in missing[Needed.FULL]}
+    if Limit.CHECKSUM_REJECTION in lacking:
+        lacking.add(Limit.STORED_CHECKSUMS)
     limits = tuple(limit for limit in Limit if limit in lacking)
     return StoreGrade(grade=Grade.PUBLISH_WITH_LIMITS if limits else Grade.FULL, limits=limits)
 

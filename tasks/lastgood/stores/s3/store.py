@@ -121,14 +121,14 @@ class S3Store:
         """Refuse to write documents where a grade forbids it; a gate that finds none does not wait for one."""
         kept = self._kept_grade()
         if kept is not None and not kept.grade.may_publish:
-            raise self._forbidden(kept, "write to")
+            raise self._forbidden(kept, "write to", "--no-record only looks; ")
 
-    def _forbidden(self, kept: KeptGrade, doing: str) -> StoreLimitError:
+    def _forbidden(self, kept: KeptGrade, doing: str, advice: str = "") -> StoreLimitError:
         probe = kept.forbidding
         seen = f"{probe.name}: {probe.detail}" if probe is not None else "no probe held"
         return StoreLimitError(
             f"cannot {doing} {self.uri}: {kept.grade.words} by its grade: {seen}",
-            hint=f"`lastgood doctor {self.uri}` asks again, after the service was changed",
+            hint=f"{advice}`lastgood doctor {self.uri}` asks again, once the service or our rights were changed",
         )
 
     # Its objects.
