@@ -136,6 +136,23 @@ def test_an_interrupted_probing_leaves_nothing(seaweedfs: SeaweedFS, root: str) 
     assert keys(seaweedfs, root.removeprefix("s3://bucket/")) == []
 
 
+@pytest.mark.usefixtures("few_races")
+def test_a_bucket_with_versions_is_left_without_one_of_ours(
+    seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted by name alone, everything that was asked would stay there, hidden, and be paid for."""
+    speak_to(monkeypatch, seaweedfs.environ)
+    client = seaweedfs.client()
+    client.create_bucket(Bucket="versioned")
+    client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
+    found = graded(open_store("s3://versioned/root").probe(), now=NOW)
+    assert found.grade is Grade.FULL
+    assert {probe.name: probe.held for probe in found.probes}["versioning"]
+    left = client.list_object_versions(Bucket="versioned")
+    assert not left.get("Versions")
+    assert not left.get("DeleteMarkers")
+
+
 class Troubled(S3Client):
     """A service in trouble from its nth request on."""
 
@@ -330,6 +347,15 @@ def test_a_new_grade_is_obeyed_at_once_by_the_store_that_kept_it(root: str) -> N
     summary = store.grade()
     assert summary is not None
     assert summary.words == "full"
+
+
+def test_a_family_gets_no_grade_of_its_own(root: str) -> None:
+    """It would lie among the family's documents, and nobody would look for it there."""
+    open_store(root).create("llm/.lastgood/commits/x", b"")
+    with pytest.raises(StorePermanentError, match="a family, not a root of families") as refused:
+        keep(f"{root}/llm", Grade.FULL)
+    assert refused.value.hint is not None
+    assert f"lastgood doctor {root}`" in refused.value.hint
 
 
 def test_a_server_that_is_away_gets_no_grade(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,11 +149,31 @@ class _Scratch:
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
     def remove(self) -> None:
-        """Remove everything, as far as the service lets us."""
-        # The last is the directory that services with real directories keep.
-        for name in (*self._written, ""):
-            with contextlib.suppress(StoreError, Refused):
-                self.ask("delete_object", Key=self.prefix + name)
+        """Remove everything that was written, older versions too, as far as the service lets us."""
+        if not self._written:
+            return
+        try:
+            # The last is the directory that services with real directories keep.
+            for name in (*self._written, ""):
+                with contextlib.suppress(Refused):
+                    self.ask("delete_object", Key=self.prefix + name)
+            for version in self._versions():
+                with contextlib.suppress(Refused):
+                    self.ask("delete_object", Key=version["Key"], VersionId=version["VersionId"])
+        except (StoreError, Refused):
+            pass  # it went away, or has no versions; what is left lies under a name that says whose it is
+
+    def _versions(self) -> Iterator[dict[str, Any]]:
+        markers: dict[str, str] = {}
+        while True:
+            page = self.ask("list_object_versions", Prefix=self.prefix, **markers)
+            yield from (*page.get("Versions", ()), *page.get("DeleteMarkers", ()))
+            following = {
+                name: page[f"Next{name}"] for name in ("KeyMarker", "VersionIdMarker") if page.get(f"Next{name}")
+            }
+            if not page.get("IsTruncated") or following in ({}, markers):
+                return
+            markers = following
 
     @property
     def _doing(self) -> str:

@@ -87,6 +87,9 @@ class S3Store:
     def keep_grade(self, grade: KeptGrade) -> str | None:
         if not grade.is_of_store:
             return None
+        if self.names(GRADE.partition("/")[0]).directories:
+            hint = f"`lastgood doctor {self.uri.rpartition('/')[0]}` grades the root that it lies in"
+            raise StorePermanentError(f"a family, not a root of families: {self.uri}", hint=hint)
         self._replace(GRADE, documents.canonical_bytes(grade))
         self._kept, self._has_looked = grade, True
         return f"{self.uri}/{GRADE}"
