@@ -33,7 +33,7 @@ def faulty(bucket: str, fault_proxy: FaultProxy) -> S3Store:
 
 
 def is_get(request: Request) -> bool:
-    return request.method == "GET" and bool(request.key)
+    return request.method == "GET" and request.key.endswith("/a")
 
 
 def is_put(request: Request) -> bool:
