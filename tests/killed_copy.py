@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 from lastgood.copying import Selection, copy_family
@@ -22,6 +23,7 @@ class Killing:
     def __init__(self, store: Any, call: int) -> None:
         self._store = store
         self._left = call
+        self._counting = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
         asked = getattr(self._store, name)
@@ -29,8 +31,10 @@ class Killing:
             return asked
 
         def counted(*arguments: Any, **options: Any) -> Any:
-            self._left -= 1
-            if self._left == 0:
+            with self._counting:
+                self._left -= 1
+                is_last = self._left == 0
+            if is_last:
                 if name == "persist":
                     (self._store.staging_path(arguments[0]).with_name("partial") / "half").write_bytes(b"half")
                 os.kill(os.getpid(), signal.SIGKILL)
