@@ -12,6 +12,7 @@ of its own; the exceptions below that carry findings say that we stopped because
     ├── LedgerError               exit 2    the index of all evidence did not answer; storage is the truth
     ├── PublishError              exit 1    the former state is intact; this step was not published
     │   └── Fenced                          a newer incarnation exists; the job must stop
+    ├── CopyRefused               exit 1    the destination is no copy of the source; what lies there stays
     └── ResumeRefused             exit 1    nothing may be resumed, or not what was asked for
 
 Messages are a lowercase fact, the place, expected against found; `hint` is one sentence of advice or None.
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lastgood.verdict import Finding, Reason
 
 __all__ = [
+    "CopyRefused",
     "Fenced",
     "FormatError",
     "LastgoodError",
@@ -112,6 +114,12 @@ class PublishError(LastgoodError):
 
 class Fenced(PublishError):
     """A newer incarnation of the run exists: the save may or may not have been kept, and this job must stop."""
+
+
+class CopyRefused(LastgoodError):
+    """The destination holds what the source does not, under a name that both use; nothing there was replaced."""
+
+    exit_code = 1
 
 
 class ResumeRefused(LastgoodError):

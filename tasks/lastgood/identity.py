@@ -175,6 +175,10 @@ class FamilyKeys:
         return f"{self.ours}/commits"
 
     @property
+    def omitted(self) -> str:
+        return f"{self.ours}/omitted"
+
+    @property
     def refusals(self) -> str:
         return f"{self.ours}/refusals"
 

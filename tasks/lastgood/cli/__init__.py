@@ -27,6 +27,7 @@ EXIT_USAGE = 64
 EXIT_INTERNAL = 70
 
 _COMMANDS = {
+    "copy": ("lastgood.cli.copy", "Copy generations to another store, verified there, each COMMIT last."),
     "doctor": ("lastgood.cli.doctor", "Probe a store and this machine before they are trusted."),
     "drill": ("lastgood.cli.drill", "Tier 3: kill a disposable replica and recover it through its launcher."),
     "exec": ("lastgood.cli.resume", "Start a command with what may be resumed, or start nothing."),

@@ -2,8 +2,8 @@
 against it.
 
 Decides nothing about bytes. Rules (docs/protocol.md): a marker names the one before it in its incarnation, burned slots
-apart, or the one that its life resumed; what the newest decision does not keep is fenced; what a fail on record names
-is barred, released or not.
+apart, or the one that its life resumed; a copy of a family keeps the marker of one that it left out under `omitted/`;
+what the newest decision does not keep is fenced; what a fail on record names is barred, released or not.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lastgood.protocol import Survey
 from lastgood.protocol.commits import commit_digest
 from lastgood.stores.port import Store
 from lastgood.verdict import Finding, Reason
-from lastgood.verify.reading import read_commit_marker, read_document
+from lastgood.verify.reading import StoredCommit, read_commit_marker, read_document
 
-__all__ = ["Predecessor", "check_chain", "check_standing", "find_predecessor"]
+__all__ = ["Predecessor", "check_chain", "check_standing", "commit_before", "find_predecessor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +42,33 @@ def find_predecessor(store: Store, keys: FamilyKeys, generation: GenerationId) -
     Raises:
         StoreError: The store could not tell.
     """
-    before = []
-    for name in store.names(keys.commits).files:
-        try:
-            other = GenerationId.parse(name)
-        except FormatError:
-            continue  # the family's verification reports the name
-        if other.incarnation == generation.incarnation and other.step < generation.step:
-            before.append(other)
-    for other in sorted(before, reverse=True):
-        stored = read_commit_marker(store, keys, other)
+    before = commit_before(store, keys, generation)
+    if before is None:
+        return _resumed(store, keys, generation)
+    other, stored = before
+    digest = commit_digest(stored.data) if stored.data is not None else None
+    return Predecessor(name=str(other), digest=digest)
+
+
+def commit_before(store: Store, keys: FamilyKeys, generation: GenerationId) -> tuple[GenerationId, StoredCommit] | None:
+    """The commit before this one in its incarnation, burned slots apart; None where this one is the first.
+
+    Raises:
+        StoreError: The store could not tell.
+    """
+    here = _older(store, keys.commits, generation)
+    omitted = _older(store, keys.omitted, generation) - here
+    for other in sorted(here | omitted, reverse=True):
+        stored = read_commit_marker(store, keys, other, omitted=other in omitted)
         if stored.marker is None or not stored.marker.burned:
-            digest = commit_digest(stored.data) if stored.data is not None else None
-            return Predecessor(name=str(other), digest=digest)
-    return _resumed(store, keys, generation)
+            return other, stored
+    return None
+
+
+def _older(store: Store, prefix: str, generation: GenerationId) -> set[GenerationId]:
+    # The family's verification reports names that are not lawful.
+    named = {GenerationId.find(name) for name in store.names(prefix).files}
+    return {one for one in named if one and one.incarnation == generation.incarnation and one.step < generation.step}
 
 
 def _resumed(store: Store, keys: FamilyKeys, generation: GenerationId) -> Predecessor:

@@ -70,13 +70,21 @@ class StoredManifest:
         return None if self.findings or self.identity else self.manifest
 
 
-def read_commit_marker(store: Store, keys: FamilyKeys, generation: GenerationId) -> StoredCommit:
+def read_commit_marker(
+    store: Store, keys: FamilyKeys, generation: GenerationId, *, omitted: bool = False
+) -> StoredCommit:
     """Read the COMMIT of one generation.
+
+    Args:
+        store: Where.
+        keys: The family.
+        generation: Which.
+        omitted: Of one that a copy left out: it is only there to be followed.
 
     Raises:
         StoreError: The store could not tell.
     """
-    key = keys.commit(generation)
+    key = f"{keys.omitted}/{generation}" if omitted else keys.commit(generation)
     data = None
     try:
         data = read_document(store, key)
