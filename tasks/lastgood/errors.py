@@ -15,12 +15,15 @@ of its own; the exceptions below that carry findings say that we stopped because
     ├── CopyRefused               exit 1    the destination is no copy of the source; what lies there stays
     └── ResumeRefused             exit 1    nothing may be resumed, or not what was asked for
 
-Messages are a lowercase fact, the place, expected against found; `hint` is one sentence of advice or None.
+Messages are a lowercase fact, the place, expected against found; `hint` is one sentence of advice or None. Secrets are
+taken out of both as an error is made, for what becomes of it then nobody can know.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
+
+from lastgood.redaction import redact
 
 if TYPE_CHECKING:
     from lastgood.verdict import Finding, Reason
@@ -48,9 +51,9 @@ class LastgoodError(Exception):
     exit_code: ClassVar[int] = 70
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = redact(message)
+        self.hint = redact(hint) if hint else hint
+        super().__init__(self.message)
 
 
 class UsageError(LastgoodError):

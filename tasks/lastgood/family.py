@@ -43,6 +43,7 @@ from lastgood.records import (
     newest_records,
     next_attempt,
 )
+from lastgood.redaction import redact
 from lastgood.stores.port import Progress
 from lastgood.verdict import FamilyState, Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict, waive
 from lastgood.verify import Depth, Inspection, verify_generation
@@ -362,7 +363,8 @@ class Family:
         """
         self._require(reason)
         self._require_whole(target)
-        steps = rollback(self._keys, target, nonce=secrets.token_hex(16), host=socket.gethostname(), reason=reason)
+        told = redact(reason)
+        steps = rollback(self._keys, target, nonce=secrets.token_hex(16), host=socket.gethostname(), reason=told)
         number = perform(self._store, steps)
         self._refresh_caches(f"rolled back (incarnation {number})")
         return number
@@ -391,7 +393,7 @@ class Family:
         refusal = Refusal(
             source="operator",
             generation=str(generation) if generation else None,
-            reason=reason,
+            reason=redact(reason),
             findings=(),
             created_at=self._now(),
             by=_who(),
@@ -407,7 +409,8 @@ class Family:
             UsageError: No reason, or no such family.
         """
         self._require(reason)
-        lifted = perform(self._store, release(self._keys, Release(reason=reason, created_at=self._now(), by=_who())))
+        told = Release(reason=redact(reason), created_at=self._now(), by=_who())
+        lifted = perform(self._store, release(self._keys, told))
         self._refresh_caches(f"lifted {len(lifted)} refusals")
         return lifted
 

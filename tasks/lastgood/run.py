@@ -46,6 +46,7 @@ from lastgood.manifest import (
 from lastgood.markers import Commit
 from lastgood.protocol import Policy, claim, decide, perform, take_survey
 from lastgood.publish import Published, Publisher, StagedArtifact, Staging
+from lastgood.redaction import redact
 from lastgood.stores import StoreSettings
 from lastgood.stores.scratch import SharedCopy
 from lastgood.text import printable
@@ -289,7 +290,7 @@ class Run:
         try:
             self.wait()
         except BaseException as error:  # noqa: BLE001 - whatever it was, the exit status must say it
-            sys.stderr.write(f"lastgood: the last publish failed: {error}\n")
+            sys.stderr.write(f"lastgood: the last publish failed: {redact(str(error))}\n")
             sys.stderr.write("hint: let `run.close()` be the last act of the job; it waits for the save\n")
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError):

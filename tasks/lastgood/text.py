@@ -1,12 +1,14 @@
 """Text that came from elsewhere, made safe to print.
 
 Control, escape, bidirectional and unpaired characters are shown as escapes, so that a name in a checkpoint can neither
-move the cursor nor reorder a line.
+move the cursor nor reorder a line; secrets are not shown at all (`redaction`).
 """
 
 from __future__ import annotations
 
 import unicodedata
+
+from lastgood.redaction import redact
 
 __all__ = ["printable"]
 
@@ -15,12 +17,13 @@ _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def printable(text: str, *, keep_newlines: bool = False) -> str:
-    """Escape what a terminal would act on.
+    """Escape what a terminal would act on, and leave secrets out.
 
     Args:
         text: Anything.
         keep_newlines: Leave line feeds as they are (for text that we laid out ourselves).
     """
+    text = redact(text)
     if text.isascii() and text.isprintable():
         return text
     return "".join(

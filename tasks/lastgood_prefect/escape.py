@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import re
 
+from lastgood.redaction import redact
 from lastgood.text import printable
 
 __all__ = ["line", "markdown"]
 
 MAXIMUM_CHARACTERS = 300
 """Of one name or message; the record holds all of it."""
+LONGEST_SECRET = 8192
+"""Characters that are looked at beyond the limit: half of a secret would not be recognised as one."""
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _INLINE = re.compile(r"[\\`*_\[\]()!|~$]|:(?=//)|@|(?<=www)\.", re.IGNORECASE)
@@ -26,7 +29,7 @@ _LEADING = re.compile(r"^(?:[#+=-]|\d+(?=[.)]))")
 
 def line(text: str, *, limit: int = MAXIMUM_CHARACTERS) -> str:
     """One line of plain text: escapes instead of what a terminal would act on, and at most `limit` characters."""
-    shown = printable(text[: limit + 1]).strip()
+    shown = printable(redact(text[: limit + LONGEST_SECRET])[: limit + 1]).strip()
     return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
 
 

@@ -17,6 +17,7 @@ from prefect import State
 from prefect.states import Completed, Failed
 
 from lastgood.errors import LastgoodError
+from lastgood.redaction import clean_logs, redact_exception
 from lastgood.verdict import WORST_FIRST, Outcome, Verdict
 from lastgood_prefect import escape
 
@@ -74,14 +75,22 @@ def refused(error: LastgoodError) -> State[Any]:
 
 
 def told_plainly(function: Callable[Parameters, State[Any]]) -> Callable[Parameters, State[Any]]:
-    """Decorate the function of a flow (under `@flow`): what lastgood raises on purpose becomes its final state."""
+    """Decorate the function of a flow (under `@flow`): what lastgood raises on purpose becomes its final state.
+
+    Neither that state nor any log of the process carries a secret.
+    """
 
     @functools.wraps(function)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> State[Any]:
+        clean_logs()
         try:
             return function(*args, **kwargs)
         except LastgoodError as error:
             return refused(error)
+        except Exception as error:
+            # Prefect makes a state and a log of a defect's words.
+            redact_exception(error)
+            raise
 
     # Prefect reads parameters off what it decorates; the names in their annotations are known in the flow's file alone.
     run.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]  # any callable may have one

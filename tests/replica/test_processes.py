@@ -218,6 +218,21 @@ def test_what_it_prints_is_kept_up_to_a_limit(tmp_path: Path) -> None:
     assert replica.log_tail(lines=3).splitlines() == ["last words", "dying", "the end"]
 
 
+def test_no_secret_stays_in_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kept log outlives everything; a secret may lie across its two halves, and all other bytes stay as they are."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary/of+the/log")
+    program = (
+        "import sys, time; out = sys.stdout.buffer\n"
+        "out.write(b'\\xff' * 30000 + b'first canary/of+'); out.flush(); time.sleep(0.5)\n"
+        "out.write(b'the/log last' + b'\\xfe' * 20000); out.flush()"
+    )
+    with start(tmp_path, program, log_bytes=65536) as replica:
+        assert replica.wait(SOON) == 0
+    kept = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("*.log*")))
+    assert kept == b"\xff" * 30000 + b"first <AWS_SECRET_ACCESS_KEY> last" + b"\xfe" * 20000
+    assert replica.log_tail() != ""
+
+
 def test_signals_to_its_process_group_do_not_reach_the_keeper(tmp_path: Path) -> None:
     """Launchers kill their process group when they fail; the keeper must live to tell how they ended."""
     with start(tmp_path, "import os; os.killpg(0, 15)") as replica:

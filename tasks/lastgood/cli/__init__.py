@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -20,6 +19,7 @@ import click
 from lastgood import __version__
 from lastgood.cli.output import complain, discard_stdout
 from lastgood.errors import LastgoodError, StoreError
+from lastgood.redaction import clean_logs, spell_out
 
 __all__ = ["main"]
 
@@ -92,6 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing but SystemExit of an `exec`ed command leaves it."""
+    clean_logs()
     try:
         outcome: Any = lastgood_group.main(args=arguments, prog_name="lastgood", standalone_mode=False)
     except LastgoodError as error:
@@ -119,7 +120,7 @@ def run(arguments: list[str] | None = None) -> int:
         return StoreError.exit_code
     except Exception as error:  # noqa: BLE001 - the last line of defence: our own defect, said in one line
         if os.environ.get("LASTGOOD_TRACEBACK"):
-            traceback.print_exc()
+            click.echo(spell_out(error), err=True, nl=False)
         complain(
             f"internal error: {type(error).__name__}: {error}", "set LASTGOOD_TRACEBACK=1 and report what it prints"
         )

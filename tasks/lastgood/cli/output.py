@@ -16,6 +16,7 @@ import msgspec
 from lastgood.errors import FormatError, StoreError
 from lastgood.location import Location
 from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, parse_manifest
+from lastgood.redaction import redact_all
 from lastgood.stores.port import Progress
 from lastgood.text import printable
 
@@ -77,8 +78,8 @@ def complain(message: str, hint: str | None) -> None:
 
 
 def emit_json(document: Any) -> None:
-    """Print one JSON document; our documents keep their stored spelling."""
-    answer(json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=True))
+    """Print one JSON document without secrets; our documents keep their stored spelling."""
+    answer(json.dumps(redact_all(msgspec.to_builtins(document)), indent=2, ensure_ascii=True))
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:

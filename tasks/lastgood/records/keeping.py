@@ -23,6 +23,7 @@ from lastgood.markers import Commit, Passed, Refusal
 from lastgood.protocol import conclude, perform, record
 from lastgood.protocol.survey import RefusalName
 from lastgood.records.record import SCHEMA_VERSION, Measurements, Record, next_attempt, read_record
+from lastgood.redaction import redact, redact_all
 from lastgood.stores.grading import StoreGrade
 from lastgood.stores.port import DocumentStore
 from lastgood.verdict import Outcome, Rung, Tier, Verdict
@@ -122,13 +123,13 @@ def keep_verdict(
         generation=str(generation),
         manifest=manifest,
         attempt=attempt or next_attempt(store, keys, generation, manifest, verdict.tier),
-        verdict=verdict,
+        verdict=msgspec.convert(redact_all(msgspec.to_builtins(verdict)), Verdict),
         started_at=started_at or finished_at,
         finished_at=finished_at,
         host=socket.gethostname(),
         lastgood=lastgood.__version__,
         measurements=measurements or Measurements(),
-        origin=origin,
+        origin=redact(origin) if origin else origin,
         store_grade=store_grade,
     )
     return _store(store, keys, draft, effects_of(verdict))

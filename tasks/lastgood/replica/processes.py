@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from lastgood.errors import LastgoodError, StorePermanentError, UsageError
+from lastgood.redaction import redact
 from lastgood.replica import keeper
 from lastgood.replica.keeper import ProcessIdentity
 
@@ -162,6 +163,7 @@ class ReplicaProcess:
             _end(self._keeper)
             self._take_events()
             _release(self._keeper)
+            self._clean_log()
         # Nothing is left unless the keeper itself was killed or stopped; then its children lost their reaper, not
         # their mark.
         left = keeper.kill_all(lambda: keeper.marked(self._mark))
@@ -184,6 +186,21 @@ class ReplicaProcess:
             if len(value) >= SHORTEST_SECRET:
                 shown = shown.replace(value, f"<{name}>")
         return shown
+
+    def _clean_log(self) -> None:
+        """Leave no secret in what was printed, for it may be kept. The halves become one: a secret may lie across."""
+        halves = (self.log_path.with_name(f"{self.log_path.name}.old"), self.log_path)
+        try:
+            printed = b"".join(half.read_bytes() for half in halves if half.exists())
+            clean = redact(printed.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            if clean != printed:
+                halves[1].write_bytes(clean)
+                halves[0].unlink(missing_ok=True)
+        except OSError:
+            # A full disk, say: what cannot be cleaned is not kept.
+            for half in halves:
+                with contextlib.suppress(OSError):
+                    half.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

@@ -171,4 +171,4 @@ def _bounded(key: str) -> str:
 
 
 def _clipped(text: str) -> str:
-    return printable(text[:200])
+    return printable(text[:MAXIMUM_KEY_CHARACTERS])[:200]

@@ -291,4 +291,4 @@ def _code(error: ClientError) -> str:
 
 
 def _said(error: BotoCoreError | ClientError) -> str:
-    return printable(str(error).splitlines()[0][:300])
+    return printable(str(error).splitlines()[0])[:300]

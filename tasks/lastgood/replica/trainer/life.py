@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
@@ -24,6 +23,7 @@ import torch._dynamo  # the first optimizer imports it anyway, and here it is co
 
 from lastgood.errors import Fenced, LastgoodError, ResumeRefused
 from lastgood.location import locate
+from lastgood.redaction import redact, spell_out
 from lastgood.replica.events import Phase, StopReason, Timeline, process_started_ns
 from lastgood.replica.trainer.build import build
 from lastgood.replica.trainer.faults import Fault, fault_from_environ
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str], *, began_ns: int)
         hint = f" (hint: {error.hint})" if error.hint else ""
         return _say(environ, f"{error.message}{hint}", error.exit_code)
     except Exception as error:  # noqa: BLE001 - the last frame of the process: everything ends here, with its traceback
-        traceback.print_exc()
+        sys.stderr.write(spell_out(error))
         return _say(environ, f"{type(error).__name__}: {error}", EXIT_UNEXPECTED)
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -150,5 +150,5 @@ def _terminate(*_: object) -> NoReturn:
 
 
 def _say(environ: Mapping[str, str], message: str, code: int) -> int:
-    sys.stderr.write(f"lastgood.replica.trainer: rank {environ.get('RANK', '0')}: {message}\n")
+    sys.stderr.write(f"lastgood.replica.trainer: rank {environ.get('RANK', '0')}: {redact(message)}\n")
     return code

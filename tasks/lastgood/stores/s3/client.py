@@ -3,12 +3,14 @@
 Decides which answers are answers (`Refused`: absent, there already, changed) and which failures may be repeated.
 botocore repeats what did not get through; a caller learns by `Refused.is_resent` that an earlier sending of the same
 request may have been carried out. Credentials that were refused are read anew once, and the request is repeated if
-they changed: whoever rotates keys in the middle of a long reading must not make it fail.
+they changed: whoever rotates keys in the middle of a long reading must not make it fail. Credentials in use are held to
+be secret, wherever boto3 found them (`redaction`).
 Source: the AWS S3 API reference; botocore's `standard` retry mode.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -30,6 +32,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from lastgood.errors import StoreError, StorePermanentError, StoreTransientError, UsageError
+from lastgood.redaction import hide
 from lastgood.stores.settings import StoreSettings
 from lastgood.text import printable
 
@@ -229,9 +232,12 @@ class S3Client:
             options["s3"] = {"addressing_style": told.addressing}
         options |= instead
         try:
-            return session.client("s3", endpoint_url=told.endpoint, region_name=told.region, config=Config(**options))
+            client = session.client("s3", endpoint_url=told.endpoint, region_name=told.region, config=Config(**options))
         except (BotoCoreError, ValueError) as error:  # ValueError: an endpoint that is no URL
             raise UsageError(f"cannot speak to s3://{self.bucket}: {printable(str(error))}") from None
+        # Requests are signed by now, so reading the credentials asks nobody.
+        client.meta.events.register("before-send.s3", lambda **_: _hide_credentials(session))
+        return client
 
     def _renew(self, used: Any) -> bool:
         """Read the credentials anew; True if others are in use now than the client that was refused used."""
@@ -251,6 +257,13 @@ class _Denied(Exception):  # never leaves this module
     def __init__(self, error: StoreError) -> None:
         super().__init__(error.message)
         self.error = error
+
+
+def _hide_credentials(session: boto3.session.Session) -> None:
+    with contextlib.suppress(BotoCoreError):  # expired in between: the next request says so
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+        for name, value in zip(names, _identity(session), strict=True):
+            hide(name, value)
 
 
 def _identity(session: boto3.session.Session) -> tuple[str | None, str | None, str | None]:
