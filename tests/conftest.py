@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 GOLDENS = Path(__file__).parent / "goldens"
-ORCHESTRATED = frozenset({"flows", "prefect", "pipeline", "deployments", "stack", "browser", "relay"})
+ORCHESTRATED = frozenset({"flows", "prefect", "pipeline", "deployments", "stack", "browser", "relay", "infra"})
 """Folders whose tests start Prefect in this process, or servers below it."""
 
 
