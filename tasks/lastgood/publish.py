@@ -47,6 +47,7 @@ __all__ = ["Published", "Publisher", "StagedArtifact", "Staging"]
 
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
+MAXIMUM_ASKED_A_SECOND = 500
 _RECEIPT_NAME = re.compile(r"rank-\d{5,}\.json", re.ASCII)
 MAXIMUM_WORDS = 2000
 """Characters of a failure that the other ranks are told."""
@@ -256,6 +257,11 @@ class Publisher:
         paths = [artifact.path for artifact in artifacts]
         for path in paths:
             _check_written(staging, path)
+        if staging.stored != f"{staging.prefix}/payload":
+            # What is persisted lies under its final name at once. So nobody sees what this rank does not name; and the
+            # staging says that a publish was begun, by which `reconcile` finds what one leaves that dies here.
+            _refuse_unnamed(staging, paths)
+            self._store.create(f"{staging.prefix}/begun/rank-{self._rank:05d}", b"")
         hashed = self._store.persist(staging.stored, paths, self._algorithms)
         vouched = []
         for artifact, found in zip(artifacts, hashed, strict=True):
@@ -299,9 +305,11 @@ class Publisher:
     def _poll(self, ask: Callable[[], bytes | None]) -> bytes | None:
         deadline = time.monotonic() + self._patience.total_seconds()
         pause = SHORTEST_POLL_SECONDS
+        # A thousand ranks ask for one name together; what a bucket takes of that is hundreds a second.
+        longest = max(LONGEST_POLL_SECONDS, self._world_size / MAXIMUM_ASKED_A_SECOND)
         while (data := ask()) is None and time.monotonic() < deadline:
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_POLL_SECONDS)
+            pause = min(2 * pause, longest)
         return data
 
     # What the coordinator does.
@@ -383,10 +391,7 @@ class Publisher:
             if o.key.removeprefix(prefix) not in named
         ]
         if strays:
-            raise PublishError(
-                f"file that no rank vouches for: {staging.id}: {', '.join(strays[:5])}",
-                hint="name every file you write in `artifacts`; a loader that globs would read this one",
-            )
+            raise _unnamed(staging, strays)
 
     def _manifest(self, staging: Staging, receipts: Sequence[Receipt], job: JobDescription) -> bytes:
         if job.topology.world_size != self._world_size:
@@ -443,6 +448,19 @@ class Publisher:
     def _tell(self, staging: Staging, outcome: Outcome) -> None:
         if self._world_size > 1:
             self._store.create(f"{staging.prefix}/outcome.json", documents.canonical_bytes(outcome))
+
+
+def _refuse_unnamed(staging: Staging, paths: Sequence[str]) -> None:
+    lying = (path.relative_to(staging.payload) for path in staging.payload.rglob("*") if not path.is_dir())
+    if unnamed := sorted({str(path) for path in lying}.difference(paths)):
+        raise _unnamed(staging, unnamed)
+
+
+def _unnamed(staging: Staging, paths: Sequence[str]) -> PublishError:
+    return PublishError(
+        f"file that no rank vouches for: {staging.id}: {', '.join(paths[:5])}",
+        hint="name every file you write in `artifacts`; a loader that globs would read this one",
+    )
 
 
 def _check_written(staging: Staging, path: str) -> None:

@@ -169,11 +169,12 @@ class Run:
         """
         if isinstance(group, SoloGroup):
             _refuse_ranks_apart(os.environ)
-        location = locate(family, {family: store} if store is not None else None)
+        stores = {family: store} if store is not None else {}
+        location = locate(family, stores)
         told = None
         if group.rank == 0:
             try:
-                told = documents.canonical_bytes(_start(location, resume, allow_fresh, policy, launcher or {}))
+                told = documents.canonical_bytes(_start(location, resume, allow_fresh, policy, launcher or {}, stores))
             except BaseException as error:
                 # The other ranks already wait for an answer.
                 refusal = printable(f"rank 0 could not start: {type(error).__name__}: {error}")
@@ -299,12 +300,17 @@ class Run:
 
 
 def _start(
-    location: Location, resume: str | None, allow_fresh: bool, policy: Policy, launcher: Mapping[str, str]
+    location: Location,
+    resume: str | None,
+    allow_fresh: bool,
+    policy: Policy,
+    launcher: Mapping[str, str],
+    stores: Mapping[str, StoreSettings],
 ) -> StartOutcome:
     keys, store = location.keys, location.store
     nonce, number = secrets.token_hex(16), 0
     try:
-        hint = _hint(location, resume)
+        hint = _hint(location, resume, stores)
         store.prepare(
             (keys.incarnations, keys.manifests, keys.commits, keys.refusals, keys.releases, keys.proven, keys.staging)
         )
@@ -346,10 +352,10 @@ def _refuse_ranks_apart(environ: Mapping[str, str]) -> None:
         )
 
 
-def _hint(location: Location, resume: str | None) -> GenerationId | None:
+def _hint(location: Location, resume: str | None, stores: Mapping[str, StoreSettings]) -> GenerationId | None:
     if not resume:
         return None
-    hinted = locate(resume)  # for its name alone
+    hinted = locate(resume, stores)
     if hinted.family_uri != location.family_uri:
         raise UsageError(f"resume hint is of another family: expected {location.family_uri}/…, found {resume}")
     return hinted.require_generation()

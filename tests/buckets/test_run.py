@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from lastgood.cli import run as command_line
-from lastgood.errors import ResumeRefused
+from lastgood.errors import PublishError, ResumeRefused
 from lastgood.family import Family
 from lastgood.location import locate
 from lastgood.manifest import Component
 from lastgood.publish import StagedArtifact
+from lastgood.reconcile import sweep
 from lastgood.replica.shipping import traces_at_hand
 from lastgood.replica.trace import TraceReader
 from lastgood.replica.tracing import RunTrace
@@ -95,6 +99,51 @@ def test_a_failed_publish_leaves_what_was_there(bucket: str, seaweedfs: SeaweedF
     run.close()
 
 
+def test_a_file_that_nobody_names_is_refused_here_too(bucket: str) -> None:
+    """It would not be sent, and whoever resumes would miss it."""
+    run = Run.start(f"s3://{bucket}/runs/llm", SoloGroup(), allow_fresh=True)
+    staging = run.stage(10)
+    for name in ("model.bin", "forgotten.pt"):
+        (staging.payload / name).write_bytes(b"weights")
+    artifact = StagedArtifact(path="model.bin", component=Component.MODEL, rank=0)
+    with pytest.raises(PublishError, match=r"no rank vouches for: .*forgotten\.pt"):
+        run.publish(staging, [artifact], job=JOB)
+    run.close()
+
+
+def test_reconcile_removes_what_a_killed_publish_left(bucket: str, seaweedfs: SeaweedFS) -> None:
+    """A job that is preempted in the middle of its upload leaves objects and no receipt; nobody may resume them."""
+    uri = f"s3://{bucket}/runs/llm"
+    first = Run.start(uri, SoloGroup(), allow_fresh=True)
+    save(first, 10)
+    staging = first.stage(20)
+    (staging.payload / "model.bin").write_bytes(b"weights")
+    store = first.location.store
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(store), "hash", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(type(store), "create", only_begun(type(store).create))
+        with pytest.raises(KeyboardInterrupt):
+            first.publish(staging, [StagedArtifact(path="model.bin", component=Component.MODEL, rank=0)], job=JOB)
+    Run.start(uri, SoloGroup()).close()
+    left = "runs/llm/00000001-0000000000000020/model.bin"
+    assert seaweedfs.client().head_object(Bucket=bucket, Key=left)
+    swept = sweep(locate(uri), older_than=timedelta(seconds=-5))
+    assert [str(generation) for generation in swept.burned] == ["00000001-0000000000000020"]
+    assert [stored.key for stored in store.walk("llm/00000001-0000000000000020")] == []
+    assert str(Family(locate(uri)).survey().candidates[0]) == "00000001-0000000000000010"
+
+
+def only_begun(create: Callable[..., bool]) -> Callable[..., bool]:
+    """A `create` that is killed before it says anything but that a publish was begun."""
+
+    def created(store: object, key: str, data: bytes) -> bool:
+        if "/begun/" not in key:
+            raise KeyboardInterrupt
+        return create(store, key, data)
+
+    return created
+
+
 def test_a_trace_is_in_the_bucket_after_every_save(bucket: str) -> None:
     """The control of a restore is what the live run did, wherever its family lies."""
     uri = f"s3://{bucket}/runs/llm"
@@ -153,6 +202,22 @@ def test_a_copy_is_fetched_once_for_all_processes_of_a_machine(scratch: Path) ->
         rank.communicate()
     assert list(scratch.iterdir()) == []
     ranks[0].communicate()
+
+
+def test_a_copy_that_is_being_removed_is_nobody_elses(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred gigabytes take a while to go; whoever comes meanwhile fetches anew, and loads no half of it."""
+    remove = shutil.rmtree
+    seen: list[bool] = []
+
+    def removing(path: Path, **options: bool) -> None:
+        seen.append((scratch / "lastgood-resume-3").exists())
+        remove(path, **options)
+
+    copy = SharedCopy("resume-3", lambda path: (path / "x").touch())
+    monkeypatch.setattr(shutil, "rmtree", removing)
+    copy.close()
+    assert seen == [False]
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_copy_that_failed_is_fetched_by_the_next() -> None:

@@ -14,7 +14,7 @@ from lastgood.errors import StoreError, StorePermanentError, StoreTransientError
 from lastgood.stores import StoreSettings, open_store
 from lastgood.stores.port import Store, StoredObject, Trouble
 from lastgood.stores.s3 import S3Store
-from lastgood.stores.s3.client import parse_s3_uri
+from lastgood.stores.s3.client import Refused, S3Client, parse_s3_uri
 from lastgood.stores.s3.writing import PART_BYTES
 from tests.buckets.faults import INTERNAL_ERROR, AbortBody, Before, Delay, LostReply, Request
 from tests.buckets.proxy import FaultProxy
@@ -220,6 +220,20 @@ def test_another_object_under_the_reader_is_said(
     fault_proxy.check()
 
 
+def test_an_answer_that_got_lost_grades_nothing(faulty: S3Store, fault_proxy: FaultProxy) -> None:
+    """The refusal of a request that was sent twice may be the echo of our own: no good bucket is called bad for it."""
+    lost = fault_proxy.inject(LostReply(), when=lambda request: is_put(request) and request.key.endswith("/create"))
+    with pytest.raises(StoreTransientError, match="got lost on the way"):
+        faulty.prepare(("f",))
+    assert lost.fired == 1
+    again = S3Store(faulty.uri, StoreSettings(endpoint=fault_proxy.endpoint, **QUICK))
+    assert again.grade() is None
+    again.prepare(("f",))
+    grade = again.grade()
+    assert grade is not None
+    assert grade.grade.may_publish
+
+
 # Artifacts.
 
 
@@ -253,30 +267,71 @@ def test_a_lost_reply_to_the_last_request_of_an_artifact_is_settled_by_reading(
     assert lost.fired == 1
 
 
-def test_an_upload_that_fails_leaves_nothing_and_is_swept_if_it_could_not(
+def test_an_upload_that_fails_leaves_nothing_and_is_discarded_if_it_could_not(
     faulty: S3Store, fault_proxy: FaultProxy, bucket: str, seaweedfs: SeaweedFS
 ) -> None:
     """Parts of an object that never came to be are listed nowhere else, and cost money."""
     prefix = faulty.payload("s/p", "g")
-    (faulty.staging_path(prefix) / "a").write_bytes(os.urandom(PART_BYTES + 1))
     client = seaweedfs.client()
 
     def uploads() -> list[str]:
         return [one["Key"] for one in client.list_multipart_uploads(Bucket=bucket).get("Uploads", ())]
 
+    def persist() -> None:
+        (faulty.staging_path(prefix) / "a").write_bytes(os.urandom(PART_BYTES + 1))
+        with pytest.raises(StoreTransientError):
+            faulty.persist(prefix, ("a",), (Algorithm.BLAKE3,))
+        assert not list(faulty.staging_path(prefix).iterdir()), "it is never sent again"
+
     fault_proxy.inject(INTERNAL_ERROR, when=lambda request: "partNumber" in request.query, times=20)
-    with pytest.raises(StoreTransientError):
-        faulty.persist(prefix, ("a",), (Algorithm.BLAKE3,))
+    persist()
     assert uploads() == []
     fault_proxy.clear()
     fault_proxy.inject(INTERNAL_ERROR, when=lambda request: "uploadId" in request.query, times=20)
-    with pytest.raises(StoreTransientError):
-        faulty.persist(prefix, ("a",), (Algorithm.BLAKE3,))
+    persist()
     fault_proxy.clear()
     assert uploads() == ["root/g/a"]
     assert faulty.sweep("g", before=datetime.now(UTC) - timedelta(days=1)) == ()
-    assert faulty.sweep("g", before=datetime.now(UTC) + timedelta(days=1)) == ("a",)
+    assert faulty.sweep("f", before=datetime.now(UTC) + timedelta(days=1)) == ()
+    assert uploads() == ["root/g/a"], "it may be of a publish that is alive"
+    faulty.discard("g")
     assert uploads() == []
+
+
+def test_what_is_refused_after_a_conflict_may_be_ours(faulty: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent, its answer lost, in conflict when sent again, refused when sent anew: it is there, and nobody else's."""
+    send = S3Client.call
+    answers = iter([Refused(409, "ConditionalRequestConflict", is_resent=True)])
+
+    def call(client: S3Client, operation: str, doing: str, **parameters: object) -> dict[str, object]:
+        if operation == "put_object" and (answer := next(answers, None)) is not None:
+            send(client, operation, doing, **parameters)
+            raise answer
+        return send(client, operation, doing, **parameters)
+
+    monkeypatch.setattr(S3Client, "call", call)
+    assert faulty.create("a", b"ours") is True
+    answers = iter([Refused(409, "ConditionalRequestConflict", is_resent=True)])
+    assert faulty.compare_and_swap("a", b"newer", expected=b"ours") is True
+
+
+def test_an_answer_that_lacks_what_every_answer_has_is_trouble(
+    faulty: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that sends no length says nothing about a checkpoint."""
+    faulty.create("f/a", b"1")
+    send = S3Client._send
+
+    def without_length(client: S3Client, *arguments: object) -> dict[str, object]:
+        answer = send(client, *arguments)
+        answer.pop("ContentLength", None)
+        return answer
+
+    monkeypatch.setattr(S3Client, "_send", without_length)
+    with pytest.raises(StoreTransientError, match="names no ContentLength"):
+        faulty.stat("f/a")
+    (hashed,) = faulty.hash("f", [HashRequest(path="a")])
+    assert hashed.trouble is Trouble.UNREADABLE
 
 
 def test_what_a_console_puts_there_to_show_a_directory_is_no_file(bucket: str, seaweedfs: SeaweedFS) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 import click
 
 from lastgood.cli.output import complain, emit_json, json_option, say, table
+from lastgood.cli.settings import config_option, configured
 from lastgood.errors import StoreError
-from lastgood.stores import Store, open_store
+from lastgood.stores import Store, open_store, settings_of
 from lastgood.stores.grading import Grade, KeptGrade, Needed, Probe, graded
 
 __all__ = ["doctor_command"]
@@ -30,8 +31,9 @@ _MARKS = {Needed.READING: "FAIL", Needed.PUBLISHING: "FAIL", Needed.FULL: "limit
 @click.command("doctor")
 @click.argument("root", required=False)
 @click.option("--no-keep", is_flag=True, help="Do not keep the grade of a bucket in it.")
+@config_option
 @json_option
-def doctor_command(root: str | None, no_keep: bool, as_json: bool) -> int:
+def doctor_command(root: str | None, no_keep: bool, config: Path | None, as_json: bool) -> int:
     """Probe ROOT (a path, file:///... or s3://bucket/prefix), and this machine.
 
     The grade of a bucket is kept in it, at .lastgood/grade.json under the root: publishing obeys it, and records name
@@ -46,7 +48,9 @@ def doctor_command(root: str | None, no_keep: bool, as_json: bool) -> int:
         else:
             say(_shown(machine))
         return 0
-    store = open_store(root)
+    # A file system needs no file of ours to be probed, so none that is wrong can keep anybody from it.
+    settings = settings_of(root, configured(config).stores) if root.startswith("s3://") else None
+    store = open_store(root, settings)
     found = graded(store.probe(), now=datetime.now(UTC))
     kept = None if no_keep else _keep(store, found)
     if as_json:

@@ -91,7 +91,10 @@ class Papers:
         """
         keys = self._keys
         self._each(self._bring_trace, self._traces(generations))
-        self._each(self._bring_evidence, self._records(generations))
+        # A fail that is stored meanwhile has its refusal by the time its record is listed: never the record alone.
+        records = tuple(self._records(generations))
+        self.bring_what_refuses()
+        self._each(self._bring_evidence, records)
         self._each(self._bring_evidence, [f"{keys.proven}/{one}" for one in survey.proven if one in generations])
         for name in sorted(survey.released):
             if name in self._refusals and (data := self._read(f"{keys.releases}/{name}")) is not None:

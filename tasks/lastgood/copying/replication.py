@@ -131,7 +131,8 @@ def _refuse_overlap(source: Location, target: Location) -> None:
         )
     here = source.store.local_directory(source.keys.family)
     there = target.store.local_directory(target.keys.family)
-    same = source.family_uri == target.family_uri
+    # The family of a bucket has no directory; its URI tells as much.
+    same = f"{target.family_uri}/".startswith(f"{source.family_uri}/")
     if same or (here is not None and there is not None and _lies_in(there, here)):
         raise UsageError(f"copy onto itself: {target.family_uri}: expected another place than {source.family_uri}")
 

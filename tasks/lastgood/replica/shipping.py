@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from lastgood.text import printable
 
 __all__ = ["TraceHome", "traces_at_hand"]
 
+_RANK = re.compile(r"rank-\d{5}", re.ASCII)
 _log = logging.getLogger("lastgood.trace")
 
 
@@ -55,16 +57,20 @@ class TraceHome:
         """Send what grew since the last time; nothing to do where the trace lies in the family itself."""
         if self._private is None:
             return
-        for segment in sorted(trace_directory(self.family, self._incarnation, self._rank).iterdir()):
-            data = segment.read_bytes()
-            if self._shipped.get(segment.name) == len(data):
-                continue
-            try:
-                self._store.replace(_segment_key(self._keys, self._incarnation, self._rank, segment.name), data)
-            except StoreError as error:
-                _log.warning("trace not sent, again at the next save: %s", printable(error.message))
-                return
-            self._shipped[segment.name] = len(data)
+        try:
+            segments = sorted(trace_directory(self.family, self._incarnation, self._rank).iterdir())
+            for segment in segments:
+                if self._shipped.get(segment.name) != segment.stat().st_size:
+                    self._send(segment)
+                if segment != segments[-1]:
+                    segment.unlink()  # nothing is appended to it any more, and it is there
+        except (StoreError, OSError) as error:
+            _log.warning("trace not sent, again at the next save: %s", printable(str(error)))
+
+    def _send(self, segment: Path) -> None:
+        data = segment.read_bytes()
+        self._store.replace(_segment_key(self._keys, self._incarnation, self._rank, segment.name), data)
+        self._shipped[segment.name] = len(data)
 
 
 @contextlib.contextmanager
@@ -82,7 +88,7 @@ def traces_at_hand(location: Location, incarnation: int, first: int, last: int) 
     private = PrivateDirectory("trace")
     try:
         life = f"{location.keys.traces}/{incarnation:08d}"
-        for name in location.store.names(life).directories:
+        for name in filter(_RANK.fullmatch, location.store.names(life).directories):
             directory = private.path / ".lastgood" / "traces" / f"{incarnation:08d}" / name
             directory.mkdir(parents=True)
             segments = _Segments(location.store, f"{life}/{name}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -53,8 +54,8 @@ def remove_abandoned(parent: Path) -> None:
             continue  # to be kept, being made, or not one of ours
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if directory.lstat().st_uid == os.getuid():
-                shutil.rmtree(directory, ignore_errors=True)
+            if directory.lstat().st_uid == os.getuid() and _is_there(directory, descriptor):
+                _remove_tree(directory)
         except OSError:
             continue  # somebody works there
         finally:
@@ -114,9 +115,9 @@ class SharedCopy:
 def _hold_shared(base: Path, fill: Callable[[Path], None]) -> int | None:
     with contextlib.suppress(FileExistsError):
         base.mkdir(mode=0o700)
-    if base.lstat().st_uid != os.getuid():
-        raise StorePermanentError(f"not ours: {base}: expected a directory of this user")
     try:
+        if base.lstat().st_uid != os.getuid():
+            raise StorePermanentError(f"not ours: {base}: expected a directory of this user")
         descriptor = os.open(base / HELD, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
         return None
@@ -141,8 +142,18 @@ def _hold_shared(base: Path, fill: Callable[[Path], None]) -> int | None:
                 fill(base / "content")
                 (base / "whole").touch()
     except BaseException:
+        if not (base / "whole").exists():
+            shutil.rmtree(base / "content", ignore_errors=True)  # half of a checkpoint may be half of a disk
         os.close(descriptor)
         raise
+
+
+def _remove_tree(base: Path) -> None:
+    """Remove a directory whose lock we hold alone: away from its name first, so that nobody finds half of it."""
+    away = base.with_name(f"{base.name}.{secrets.token_hex(4)}")
+    with contextlib.suppress(OSError):
+        os.rename(base, away)
+        shutil.rmtree(away, ignore_errors=True)
 
 
 def _is_there(base: Path, descriptor: int) -> bool:
@@ -164,5 +175,6 @@ def _give_up_shared(base: Path, held: int, owner: int) -> None:
     # A lock that is exclusive means that nobody else uses it.
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(base, ignore_errors=True)
+        if _is_there(base, held):
+            _remove_tree(base)
     os.close(held)

@@ -46,6 +46,10 @@ def fetch_artifacts(
         if found.trouble in (Trouble.UNREADABLE, Trouble.CHANGED):
             raise StoreTransientError(f"cannot copy {prefix}/{artifact.path}: {found.message}")
         if found.trouble is not None or found.digests != comparable_digests(artifact):
+            # Wrong bytes are believed when they are read twice: what a transfer flipped is not what is stored.
+            (again,) = store.hash(prefix, (_request(artifact),))
+            if again != found:
+                raise StoreTransientError(f"cannot copy {prefix}/{artifact.path}: two readings differ")
             findings.append(wrong_bytes(artifact, found, origins, manifest))
     return tuple(findings)
 
@@ -57,8 +61,11 @@ def _fetched(
         parent.mkdir(parents=True, exist_ok=True)
 
     def fetch(artifact: Artifact) -> Hashed:
-        request = HashRequest(path=artifact.path, algorithms=algorithms_of(artifact), size_bytes=artifact.bytes)
-        return store.fetch(prefix, request, target / artifact.path)
+        return store.fetch(prefix, _request(artifact), target / artifact.path)
 
     with ThreadPoolExecutor(max_workers=2 * default_jobs(), thread_name_prefix="lastgood-copy") as workers:
         yield from zip(artifacts, workers.map(fetch, artifacts), strict=True)
+
+
+def _request(artifact: Artifact) -> HashRequest:
+    return HashRequest(path=artifact.path, algorithms=algorithms_of(artifact), size_bytes=artifact.bytes)

@@ -42,6 +42,8 @@ from lastgood_prefect.relay.reading import Reader
 __all__ = ["Client", "SqsHints", "connect"]
 
 VISIBILITY: Final = timedelta(minutes=5)
+RETURN_SECONDS: Final = 2
+"""After which a message that cannot be decoded is delivered again, until the queue's own policy moves it away."""
 """How long a message is ours at a time; renewed at half of it. Longer than any look at storage takes."""
 BATCH: Final = 10
 """As many messages as SQS takes in one request."""
@@ -192,7 +194,7 @@ class SqsHints:
             else:
                 useless[name] = receipt
         if self._has_redrive:
-            self._change_visibility(undecodable, seconds=0)
+            self._change_visibility(undecodable, seconds=RETURN_SECONDS)
         else:
             useless |= undecodable
         self._delete(useless)

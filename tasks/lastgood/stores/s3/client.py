@@ -36,13 +36,15 @@ from lastgood.redaction import hide
 from lastgood.stores.settings import StoreSettings
 from lastgood.text import printable
 
-__all__ = ["Bucket", "Refused", "S3Client", "parse_s3_uri", "read_failure"]
+__all__ = ["Bucket", "Refused", "S3Client", "parse_s3_uri", "read_failure", "told"]
 
 CONNECT_SECONDS = 10.0
 SPARE_CONNECTIONS = 4
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", re.ASCII)
 _ANSWERS = frozenset({404, 409, 412})
 _THROTTLED = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
+_DAMAGED = frozenset({"BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
+"""The service got other bytes than were sent, and refused them."""
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _REFUSED_KEYS = frozenset({"InvalidAccessKeyId", "InvalidToken", "InvalidClientTokenId", "SignatureDoesNotMatch"})
 _SKEWED = "RequestTimeTooSkewed"
@@ -118,6 +120,11 @@ class S3Client:
         self._client = self._connect(self._session, {})
         self._hashing: Any = None
 
+    @property
+    def declares_checksums(self) -> bool:
+        """Whether uploads carry a checksum, as they do unless settings or boto3's configuration say otherwise."""
+        return bool(self._client.meta.config.request_checksum_calculation != "when_required")
+
     def call(self, operation: str, doing: str, **parameters: Any) -> dict[str, Any]:
         """Send one request to the bucket.
 
@@ -154,10 +161,10 @@ class S3Client:
             raise denied.error from None
 
     def _hashing_client(self) -> Any:
-        if self._hashing is None:
-            unchecked = {"response_checksum_validation": "when_required"}
-            self._hashing = self._connect(self._session, unchecked)  # by two threads at once: twice, and no harm
-        return self._hashing
+        with self._renewing:
+            if self._hashing is None:
+                self._hashing = self._connect(self._session, {"response_checksum_validation": "when_required"})
+            return self._hashing
 
     def ask(self, operation: str, doing: str, **parameters: Any) -> dict[str, Any]:
         """Send one request whose refusal is worth knowing whatever it says: for probing.
@@ -205,7 +212,7 @@ class S3Client:
         if code in _REFUSED_KEYS or status in (401, 403):
             hint = "do the credentials of boto3's chain (environment, profile, role) grant this?"
             return _Denied(StorePermanentError(message, hint=hint))
-        if status >= 500 or status in _LATER or code in _THROTTLED:
+        if status >= 500 or status in _LATER or code in _THROTTLED | _DAMAGED:
             return StoreTransientError(message)
         return StorePermanentError(message)
 
@@ -272,6 +279,17 @@ def _identity(session: boto3.session.Session) -> tuple[str | None, str | None, s
         return (None, None, None)
     frozen = credentials.get_frozen_credentials()
     return (frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def told(answer: Mapping[str, Any], name: str, doing: str) -> Any:
+    """What an answer says under a name that every lawful one has.
+
+    Raises:
+        StoreTransientError: It does not, like one whose head was cut or rewritten on the way.
+    """
+    if name not in answer:
+        raise StoreTransientError(f"cannot {doing}: the answer names no {name}")
+    return answer[name]
 
 
 def read_failure(error: Exception, doing: str) -> StoreError:

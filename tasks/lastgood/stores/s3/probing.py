@@ -29,6 +29,7 @@ from lastgood.errors import StoreError, StoreTransientError
 from lastgood.stores.grading import NOT_ASKED, RIGHTS, Limit, Needed, Probe
 from lastgood.stores.s3.client import Refused, S3Client, read_failure
 from lastgood.stores.s3.reading import pause
+from lastgood.stores.s3.writing import CHECKSUM
 from lastgood.text import printable
 
 __all__ = ["SCRATCH", "probe_bucket", "probe_essentials"]
@@ -121,7 +122,8 @@ class _Scratch:
         """Store an object in parts, the last one sent first."""
         self._written[name] = None
         key = self.prefix + name
-        upload = self.ask("create_multipart_upload", Key=key)["UploadId"]
+        declared = {"ChecksumAlgorithm": CHECKSUM} if self.client.declares_checksums else {}
+        upload = self.ask("create_multipart_upload", Key=key, **declared)["UploadId"]
         try:
             told: list[dict[str, Any]] = []
             for number, data in reversed(tuple(enumerate(parts, start=1))):
@@ -200,6 +202,9 @@ def _ask(name: str, needed: Needed, question: _Question, scratch: _Scratch) -> P
     except _Unfit as unfit:
         held, detail = False, str(unfit)
     except Refused as refused:
+        if refused.is_resent:
+            # The refusal may be the echo of our own first sending: it says nothing about the service.
+            raise StoreTransientError(f"cannot tell: {name}: an answer got lost on the way") from refused
         held, detail = False, f"answered {refused}"
     except StoreError as error:
         if needed is not Needed.NOTHING:
@@ -242,6 +247,8 @@ def _conditional_replace(scratch: _Scratch) -> str:
     try:
         scratch.put("replace", b"second", IfMatch=etag)
     except Refused as refused:
+        if refused.is_resent:
+            raise
         raise _Unfit(f"If-Match: replacing the right version is answered {refused}") from None
     _must_refuse(lambda: scratch.put("replace", b"third", IfMatch=etag), "replacing a version that is gone")
     _expect(scratch.get("replace"), b"second", "after a replacement")

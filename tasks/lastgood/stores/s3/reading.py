@@ -23,7 +23,7 @@ from urllib3.exceptions import HTTPError
 from lastgood.digest import HashRequest, StreamHasher
 from lastgood.errors import StoreError, StoreTransientError
 from lastgood.stores.port import Hashed, Progress, Trouble
-from lastgood.stores.s3.client import Refused, S3Client, read_failure
+from lastgood.stores.s3.client import Refused, S3Client, read_failure, told
 
 __all__ = ["ObjectChanged", "ObjectReading", "hash_object", "hash_objects", "open_object"]
 
@@ -31,6 +31,8 @@ CHUNK_BYTES = 2**20
 PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 PROGRESS_SECONDS = 0.1
+MAXIMUM_TAKEN_UP = 100
+"""Times that the reading of one object is taken up; a body that breaks off more often is a service in trouble."""
 AHEAD = 4
 """Objects a thread that wait for their turn; a generation may have a million."""
 
@@ -54,8 +56,8 @@ class ObjectReading:
         self._key = key
         self._doing = doing
         self._body = answer["Body"]
-        self.bytes: int = answer["ContentLength"]
-        self.etag: str = answer["ETag"]
+        self.bytes: int = told(answer, "ContentLength", doing)
+        self.etag: str = told(answer, "ETag", doing)
 
     def close(self) -> None:
         """End it early."""
@@ -68,7 +70,7 @@ class ObjectReading:
             ObjectChanged: It is another object now.
             StoreError: The store stopped answering; what was yielded is right, and not the whole.
         """
-        done_bytes = failures = 0
+        done_bytes = failures = taken_up = 0
         while True:
             failure: Exception
             try:
@@ -77,13 +79,13 @@ class ObjectReading:
                         done_bytes += len(chunk)
                         failures = 0
                         yield chunk
-                if done_bytes >= self.bytes:
+                if done_bytes == self.bytes:
                     return
                 failure = OSError(f"ended after {done_bytes} of {self.bytes} bytes")
             except (BotoCoreError, HTTPError, OSError) as error:
                 failure = error
-            failures += 1
-            if failures >= self._client.settings.attempts:
+            failures, taken_up = failures + 1, taken_up + 1
+            if failures >= self._client.settings.attempts or taken_up > MAXIMUM_TAKEN_UP:
                 raise read_failure(failure, self._doing) from failure
             pause(failures)
             self._body = self._take_up(done_bytes)
@@ -95,11 +97,11 @@ class ObjectReading:
             )
         except Refused as refused:
             raise ObjectChanged(f"{refused.code} while it was read") from None
-        if answer["ContentLength"] != self.bytes - done_bytes:
+        length = told(answer, "ContentLength", self._doing)
+        if length != self.bytes - done_bytes:
             answer["Body"].close()
             raise StoreTransientError(
-                f"cannot {self._doing}: expected the last {self.bytes - done_bytes} bytes, "
-                f"found {answer['ContentLength']}"
+                f"cannot {self._doing}: expected the last {self.bytes - done_bytes} bytes, found {length}"
             )
         return answer["Body"]
 

@@ -35,7 +35,7 @@ from lastgood.errors import (
 from lastgood.identity import GRADE, check_key, is_lawful_key
 from lastgood.stores.grading import MAXIMUM_GRADE_BYTES, KeptGrade, Limit, Probe, StoreGrade, graded, parse_grade
 from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObject, Trouble
-from lastgood.stores.s3.client import Refused, S3Client, parse_s3_uri, read_failure
+from lastgood.stores.s3.client import Refused, S3Client, parse_s3_uri, read_failure, told
 from lastgood.stores.s3.probing import probe_bucket, probe_essentials
 from lastgood.stores.s3.reading import hash_object, hash_objects, pause
 from lastgood.stores.s3.writing import send_files
@@ -159,7 +159,7 @@ class S3Store:
 
     def stat(self, key: str) -> StoredObject | None:
         found = self._head(key, f"stat {key}")
-        return StoredObject(key=key, bytes=found["ContentLength"]) if found is not None else None
+        return StoredObject(key=key, bytes=told(found, "ContentLength", f"stat {key}")) if found is not None else None
 
     def last_changed(self, prefix: str) -> datetime | None:
         found = self._head(prefix, f"look at {prefix}")
@@ -172,7 +172,8 @@ class S3Store:
             answer = self._client.call("head_bucket", f"ask the time of {prefix}")
         except Refused as refused:
             raise self._no_bucket() from refused
-        return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]).astimezone(UTC)
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        return parsedate_to_datetime(told(headers, "date", f"ask the time of {prefix}")).astimezone(UTC)
 
     def get(self, key: str, *, limit_bytes: int) -> bytes | None:
         found = self._read(key, limit_bytes)
@@ -198,13 +199,15 @@ class S3Store:
         return self._create(key, data)
 
     def _create(self, key: str, data: bytes) -> bool:
+        is_resent = False  # an earlier sending may have been carried out
         for failures in range(1, self._client.settings.attempts + 1):
             try:
                 self._client.call("put_object", f"create {key}", Key=self._key(key), Body=data, IfNoneMatch="*")
                 return True
             except Refused as refused:
+                is_resent |= refused.is_resent
                 if refused.status == 412:
-                    return refused.is_resent and self._holds(key, data)
+                    return is_resent and self._holds(key, data)
                 if refused.status == 404:
                     raise self._no_bucket() from refused
             pause(failures)  # 409: a request for the same key is under way; it may yet fail
@@ -223,19 +226,22 @@ class S3Store:
     def compare_and_swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         if expected is None:
             return self.create(key, data)
+        self._check_writing()
         kept = self._kept_grade()
         if kept is not None and Limit.CONDITIONAL_REPLACE in kept.limits:
             raise StoreLimitError(f"cannot swap {key}: {self.uri} has no {Limit.CONDITIONAL_REPLACE}")
+        is_resent = False
         for failures in range(1, self._client.settings.attempts + 1):
             found = self._read(key, max(len(expected), len(data)) + 4096)
             if found is None or found[0] != expected:
-                return False
+                return is_resent and found is not None and found[0] == data
             try:
                 self._client.call("put_object", f"swap {key}", Key=self._key(key), Body=data, IfMatch=found[1])
                 return True
             except Refused as refused:
+                is_resent |= refused.is_resent
                 if refused.status != 409:
-                    return refused.is_resent and self._holds(key, data)
+                    return is_resent and self._holds(key, data)
             pause(failures)
         raise StoreTransientError(f"cannot swap {key}: in conflict with other requests for it")
 
@@ -263,9 +269,6 @@ class S3Store:
                 self._scratch = PrivateDirectory("staging")
         directory = self._scratch.path / prefix
         try:
-            if not directory.exists():
-                # A publish follows the end of the one before: what that one left was not persisted, and never will be.
-                self._scratch.clear()
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorePermanentError(f"cannot stage {prefix} ({directory}): {error.strerror}") from error
@@ -280,18 +283,22 @@ class S3Store:
             sent = send_files(self._client, files, algorithms)
         except OSError as error:
             raise StorePermanentError(f"cannot persist {prefix} ({error.filename}): {error.strerror}") from error
+        finally:
+            # Copies of what is stored now, or of what never will be; and the disk of a training machine is small.
+            shutil.rmtree(staged, ignore_errors=True)
         requests = [HashRequest(path=one.path, algorithms=algorithms, size_bytes=one.bytes) for one in sent]
-        read = tuple(self.hash(prefix, requests, progress))
-        for one, found in zip(sent, read, strict=True):
+        read = list(self.hash(prefix, requests, progress))
+        for number, one in enumerate(sent):
+            if read[number].trouble is None and read[number].digests != one.digests:
+                # What a transfer flipped is not what is stored.
+                (read[number],) = self.hash(prefix, (requests[number],))
+            found = read[number]
             if found.trouble is Trouble.UNREADABLE:
                 raise StoreTransientError(f"cannot read back {prefix}/{one.path}: {found.message}")
             if found.trouble is not None or found.digests != one.digests:
                 what = found.message or "other bytes lie there than were sent"
                 raise StorePermanentError(f"not stored as sent: {prefix}/{one.path}: {what}")
-        # Here they are copies of what is stored now, and the disk of a training machine is small.
-        for _, _, file in files:
-            file.unlink(missing_ok=True)
-        return read
+        return tuple(read)
 
     def install(self, source: str, target: str) -> bool:
         check_key(source)
@@ -300,6 +307,9 @@ class S3Store:
         return True
 
     def discard(self, prefix: str) -> None:
+        # Parts of objects that never came to be are listed nowhere else, and cost money.
+        for upload in self._uploads(prefix):
+            self._abort(upload)
         keys = [item["Key"] for item in self._items(prefix)]
         self._delete_all(keys, prefix)
         parent, _, name = prefix.rpartition("/")
@@ -312,22 +322,40 @@ class S3Store:
             shutil.rmtree(self._scratch.path / prefix, ignore_errors=True)
 
     def sweep(self, prefix: str, *, before: datetime) -> tuple[str, ...]:
-        """Uploads that nobody finished are what S3 leaves half done; they are listed nowhere else and cost money."""
+        """Uploads of objects directly under the prefix; those of artifacts belong to publishes, which may be alive."""
         below = f"{self._key(prefix)}/"
         swept = []
-        try:
-            answer = self._client.call("list_multipart_uploads", f"sweep {prefix}", Prefix=below)
-            for upload in answer.get("Uploads", ()):
-                if upload["Key"].startswith(below) and upload["Initiated"] < before:
-                    self._client.call(
-                        "abort_multipart_upload", f"sweep {prefix}", Key=upload["Key"], UploadId=upload["UploadId"]
-                    )
-                    swept.append(upload["Key"].removeprefix(below))
-        except Refused:
-            pass  # another sweep, or its owner, was faster; the next one sees what is left
+        for upload in self._uploads(prefix):
+            name = upload["Key"].removeprefix(below)
+            if "/" not in name and upload["Initiated"] < before:
+                self._abort(upload)
+                swept.append(name)
         return tuple(swept)
 
     # Steps shared by the above.
+
+    def _uploads(self, prefix: str) -> Iterator[dict[str, Any]]:
+        """Uploads in parts that were begun below a prefix and did not end."""
+        below, markers = f"{self._key(prefix)}/", dict[str, str]()
+        while True:
+            try:
+                page = self._client.call("list_multipart_uploads", f"list uploads of {prefix}", Prefix=below, **markers)
+            except Refused:
+                return
+            yield from (upload for upload in page.get("Uploads", ()) if upload["Key"].startswith(below))
+            following = {
+                name: page[f"Next{name}"] for name in ("KeyMarker", "UploadIdMarker") if page.get(f"Next{name}")
+            }
+            if not page.get("IsTruncated") or following in ({}, markers):
+                return
+            markers = following
+
+    def _abort(self, upload: dict[str, Any]) -> None:
+        # Refused: its owner, or another sweep, was faster.
+        with contextlib.suppress(Refused):
+            self._client.call(
+                "abort_multipart_upload", "abort an upload", Key=upload["Key"], UploadId=upload["UploadId"]
+            )
 
     def _delete_all(self, keys: Sequence[str], prefix: str) -> None:
         for begin in range(0, len(keys), MAXIMUM_DELETED):
@@ -338,7 +366,7 @@ class S3Store:
                 raise StoreTransientError(f"cannot discard {prefix}: {refused}") from refused
             if failed := answer.get("Errors"):
                 first = failed[0]
-                raise StoreError(f"cannot discard {prefix}: {first.get('Key')}: {first.get('Code')}")
+                raise StoreTransientError(f"cannot discard {prefix}: {first.get('Key')}: {first.get('Code')}")
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}{check_key(key)}"
@@ -382,10 +410,10 @@ class S3Store:
             except Refused:
                 return None
             with contextlib.closing(answer["Body"]) as body:
-                if answer["ContentLength"] > limit_bytes:
+                if told(answer, "ContentLength", doing) > limit_bytes:
                     raise StorePermanentError(f"object too large: {key}: expected at most {limit_bytes} bytes")
                 try:
-                    return body.read(), answer["ETag"]
+                    return body.read(), told(answer, "ETag", doing)
                 except (BotoCoreError, HTTPError, OSError) as error:
                     if failures == self._client.settings.attempts:
                         raise read_failure(error, doing) from error

@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +24,8 @@ __all__ = ["Sent", "send_files"]
 
 PART_BYTES = 8 * 2**20
 MAXIMUM_PARTS = 10_000
+CHECKSUM = "CRC32"
+"""What boto3 sends with every part unless it is told not to."""
 
 
 class Sent:
@@ -76,6 +78,7 @@ class _Sender:
         self._room = threading.BoundedSemaphore(threads + 1)
         self._algorithms = algorithms
         self._pending: list[Future[Any]] = []
+        self._has_failed = False
 
     def send(self, path: str, key: str, file: Path) -> Sent:
         hasher = StreamHasher(self._algorithms)
@@ -99,10 +102,16 @@ class _Sender:
 
     def _submit(self, work: Any, *arguments: Any) -> Future[Any]:
         self._room.acquire()
+        if self._has_failed:
+            self._room.release()
+            self.raise_first()
 
         def run() -> Any:
             try:
                 return work(*arguments)
+            except BaseException:
+                self._has_failed = True
+                raise
             finally:
                 self._room.release()
 
@@ -124,12 +133,14 @@ class _Sender:
 
     def _send_parts(self, key: str, stream: BinaryIO, length: int, hasher: StreamHasher) -> None:
         doing = f"write {key}"
-        upload = self._call("create_multipart_upload", doing, Key=key).get("UploadId")
+        # Declared, for each part carries one: AWS refuses to complete what it was not told of.
+        declared = {"ChecksumAlgorithm": CHECKSUM} if self._client.declares_checksums else {}
+        upload = self._call("create_multipart_upload", doing, Key=key, **declared).get("UploadId")
         if not upload:
             raise StoreTransientError(f"cannot {doing}: the answer broke off: expected the id of an upload")
+        parts: list[Future[dict[str, Any]]] = []
         try:
             size = max(PART_BYTES, -(-length // MAXIMUM_PARTS))
-            parts = []
             for number, data in enumerate(_parts(stream, size), start=1):
                 # Submitted before it is hashed, so that the two overlap.
                 parts.append(self._submit(self._send_part, key, upload, number, data))
@@ -137,8 +148,8 @@ class _Sender:
             told = {"Parts": [part.result() for part in parts]}
             self._complete(key, upload, told)
         except BaseException:
-            with contextlib.suppress(LastgoodError, Refused):
-                self._client.call("abort_multipart_upload", doing, Key=key, UploadId=upload)
+            wait(parts)  # a part that arrives after the abort would lie there for ever
+            self._abort(key, upload)
             raise
 
     def _send_part(self, key: str, upload: str, number: int, data: bytes) -> dict[str, Any]:
@@ -158,8 +169,14 @@ class _Sender:
             )
         except Refused as refused:
             # 412: there already. 404: the upload is gone, perhaps because an earlier sending completed it.
-            if refused.status != 412 and not (refused.status == 404 and refused.is_resent):
+            if refused.status == 412:
+                self._abort(key, upload)
+            elif refused.status != 404 or not refused.is_resent:
                 raise StoreTransientError(f"cannot write {key}: {refused}") from None
+
+    def _abort(self, key: str, upload: str) -> None:
+        with contextlib.suppress(LastgoodError, Refused):
+            self._client.call("abort_multipart_upload", f"write {key}", Key=key, UploadId=upload)
 
     def _call(self, operation: str, doing: str, **parameters: Any) -> dict[str, Any]:
         try:
