@@ -50,6 +50,7 @@ class TestS3Store(StoreContract):
         return open_store(f"s3://{bucket}/some/prefix")
 
 
+@pytest.mark.slow
 class TestBucketAsRoot(StoreContract):
     """The contract again, with the bucket itself as the root."""
 
