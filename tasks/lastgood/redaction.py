@@ -66,7 +66,7 @@ _PATTERNS: Final = tuple(
         ),
         (("authorization",), rf"(?P<kept>(?i:authorization){_BETWEEN})(?!(?i:aws4-)){_VALUE}{{16,}}"),
         (("bearer",), r"(?P<kept>(?<![A-Za-z0-9])(?i:bearer)\s{1,4})[A-Za-z0-9._~+/=%-]{16,}"),
-        (("@",), r"""(?P<kept>://[^\s/@:?#"'<>]*:)[^\s/"'<>]+(?=@)"""),
+        (("@",), r"""(?P<kept>://[^\s/@:?#"'<>]*:)(?!\*\*\*@)[^\s/"'<>]+(?=@)"""),
     )
 )
 

@@ -97,6 +97,10 @@ class TestWithoutFault:
         ]
         client.complete_multipart_upload(Bucket=bucket, Key="large", UploadId=upload, MultipartUpload={"Parts": parts})
         assert client.get_object(Bucket=bucket, Key="large")["Body"].read() == data
+        # The client may have all of it before the proxy has noted the last block.
+        deadline = time.monotonic() + 10
+        while fault_proxy.requests[-1].sent_bytes != len(data) and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert fault_proxy.requests[-1].sent_bytes == len(data)
 
     def test_many_clients_are_served_at_once(self, fault_proxy: FaultProxy, bucket: str) -> None:

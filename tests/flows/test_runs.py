@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -38,13 +40,22 @@ def key() -> str:
     return f"lastgood/llm-7b/{uuid.uuid4()}"
 
 
+def ask(runs: PrefectGateRuns, key: str) -> GateRun:
+    """As every caller asks: again, where a busy server gave no answer."""
+    for _ in range(5):
+        with contextlib.suppress(Unanswered):
+            return runs.ask(key, "llm-7b")
+        time.sleep(1)
+    return runs.ask(key, "llm-7b")
+
+
 def test_one_key_is_one_run_for_a_named_family(runs: PrefectGateRuns) -> None:
     """The acknowledged request is what makes a lost answer, a double event and a restarted watcher harmless."""
     asked = key()
-    run = runs.ask(asked, "llm-7b")
+    run = ask(runs, asked)
     assert run.state is RunState.SCHEDULED
-    assert runs.ask(asked, "llm-7b") == run
-    assert runs.ask(key(), "llm-7b").id != run.id
+    assert ask(runs, asked) == run
+    assert ask(runs, key()).id != run.id
     with get_client(sync_client=True) as client:
         stored = client.read_flow_run(uuid.UUID(run.id))
     assert stored.parameters == {"family": "llm-7b"}
