@@ -173,7 +173,8 @@ def test_a_damaged_notification_gives_events_or_the_one_error(shape: Body, place
     body = shape("bucket", "runs/llm-7b/.lastgood/commits/00000001-0000000000000001")
     place %= len(body)
     with contextlib.suppress(UndecodableEvent):
-        decode(body[:place] + damage + body[place + len(damage) :])
+        events = decode(body[:place] + damage + body[place + len(damage) :])
+        assert all(event.bucket and event.key for event in events)
 
 
 @settings(max_examples=200, deadline=None)
