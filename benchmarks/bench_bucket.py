@@ -141,10 +141,12 @@ def shell(client: Any, objects: Objects) -> None:
 
 
 def peak(stopped: threading.Event, found: list[int]) -> None:
-    """Sample the anonymous memory of this process, in KiB."""
-    while not stopped.wait(SAMPLE_SECONDS):
+    """Sample the anonymous memory of this process, in KiB: at least once, however short the work."""
+    while True:
         text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
         found.append(next(int(line.split()[1]) for line in text.splitlines() if line.startswith("RssAnon")))
+        if stopped.wait(SAMPLE_SECONDS):
+            return
 
 
 def main() -> None:

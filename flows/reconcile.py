@@ -11,6 +11,7 @@ from pydantic import Field
 from lastgood_prefect.parameters import FamilyName
 from lastgood_prefect.reconciling import conclude, elder_at_work, free_runs, reconcile_family, show
 from lastgood_prefect.settings import configured_families
+from lastgood_prefect.sharding import task_runner
 from lastgood_prefect.states import final_state, told_plainly
 from lastgood_prefect.stuck import Patience
 
@@ -18,7 +19,7 @@ Hours = Annotated[float, Field(ge=1.0, le=10_000.0)]
 Minutes = Annotated[float, Field(ge=5.0, le=100_000.0)]
 
 
-@flow(name="reconcile", persist_result=False)
+@flow(name="reconcile", task_runner=task_runner(), persist_result=False)
 @told_plainly
 def reconcile(
     families: list[FamilyName] = [],  # noqa: B006 - never written to, and the form shows a list

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import (
     bench_bucket,
+    bench_foreign,
     bench_latency,
     bench_ledger,
     bench_pipeline,
@@ -118,6 +119,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_bucket, "OBJECTS", 2)
     monkeypatch.setattr(bench_bucket, "OBJECT_BYTES", 2**16)
     monkeypatch.setattr(bench_latency, "SAVES", 2)
+    monkeypatch.setattr(bench_foreign, "SPARSE_BYTES", 2**30)
+    monkeypatch.setattr(bench_foreign, "DENSE_BYTES", 2**22)
+    monkeypatch.setattr(bench_foreign, "TREE_CHECKPOINTS", 8)
     monkeypatch.setattr(bench_ledger, "RECORDS", 60)
     monkeypatch.setattr(bench_ledger, "SAVES", 40)
     monkeypatch.setattr(bench_pipeline, "ARTIFACTS", 20)
@@ -189,3 +193,15 @@ def test_the_peer_is_given_the_same_files_to_check(algorithm: Algorithm, program
     if shutil.which(program) is None:
         pytest.skip(f"not installed: {program}")
     run_command([program, "--check", "--quiet", checks], directory=bench_verify.artifacts(built))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_large_archives_are_torchs_own(tmp_path: Path) -> None:
+    """A look at what torch could not load would measure something that nobody has."""
+    import torch
+
+    storages = [4096, 8192]
+    path = tmp_path / "part.pt"
+    bench_foreign.write_archive(path, bench_foreign._pickled(storages), storages, filled=True)
+    loaded = torch.load(path, weights_only=True)
+    assert {name: value.numel() for name, value in loaded.items()} == {"t0": 1024, "t1": 2048}

@@ -19,8 +19,9 @@ from lastgood.cli import run as command_line
 from lastgood.copying import CopyResult, Selection, Standing, copy_family
 from lastgood.errors import CopyRefused, StorePermanentError, UsageError
 from lastgood.family import Family
+from lastgood.formats.sealing import Wish, seal
 from lastgood.identity import GenerationId
-from lastgood.location import Location, locate
+from lastgood.location import Location, locate, locate_place
 from lastgood.records import keep_verdict, list_records
 from lastgood.restore.materialize import make_copy, open_scratch
 from lastgood.stores import LocalStore
@@ -28,6 +29,7 @@ from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_life
 from lastgood.verdict import Check, CheckState, Finding, Outcome, Reason, Rung, Tier, judge
 from lastgood.verify import verify_family, verify_generation
 from tests.crash.filesystems import Killed, KillingFileSystem
+from tests.foreign import toy_known, write_toy
 
 SMALL = Recipe(world_size=1, shard_bytes=64)
 ALL = Selection(newest=None)
@@ -396,6 +398,20 @@ def test_a_trace_that_grew_is_brought_up_to_date(source: Location, target: Locat
         assert there.read_text() == text
 
 
+def test_the_trace_of_whoever_sealed_comes_with_what_was_sealed(tmp_path: Path) -> None:
+    """A job of another framework has no number; its nonce in the COMMIT leads to its trace, in the copy as well."""
+    with toy_known():
+        seal(locate_place(str(write_toy(tmp_path / "here/llm", 10))), Wish(life="5ea1" * 8))
+    here, there = (locate(f"{tmp_path}/{place}/llm") for place in ("here", "there"))
+    for life in ("5ea1" * 8, "0dd5" * 8):
+        segment = here.local_family / ".lastgood/traces" / life / "rank-00000/00000000.jsonl"
+        segment.parent.mkdir(parents=True)
+        segment.write_text("one\n")
+    (tmp_path / "there").mkdir()
+    copy_family(here, there, Selection())
+    assert [one.name for one in (there.local_family / ".lastgood/traces").iterdir()] == ["5ea1" * 8]
+
+
 # Interruption.
 
 
@@ -521,6 +537,14 @@ def test_the_command_takes_a_root_or_a_family(
     assert told["destination"] == target.family_uri
 
 
+def test_a_destination_that_is_not_there_is_called_that(
+    source: Location, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two paths on one line nobody knows otherwise which of them is not mounted."""
+    assert command_line(["copy", source.family_uri, str(tmp_path / "gone")]) == 2
+    assert f"destination is not a root: {tmp_path}/gone" in capsys.readouterr().err
+
+
 def test_the_command_fails_when_something_was_not_copied(
     source: Location, target: Location, built: BuiltFamily, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -529,7 +553,7 @@ def test_the_command_fails_when_something_was_not_copied(
     assert command_line(["copy", source.family_uri, target.store.uri]) == 1
     out = capsys.readouterr().out
     assert "digest mismatch: data.json" in out
-    assert f"not copied: 1 findings in {source.store.uri}" in out
+    assert f"not copied: 1 finding in {source.store.uri}" in out
 
 
 def test_the_command_refuses_requests_that_contradict_themselves(

@@ -180,7 +180,7 @@ sizes = st.one_of(
 algorithm_tuples = st.sampled_from([BOTH, BOTH[:1], BOTH[1:], BOTH[::-1]])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(size_bytes=sizes, threads=st.integers(1, 3), algorithms=algorithm_tuples)
 @example(size_bytes=8192, threads=2, algorithms=BOTH)
 @example(size_bytes=20000, threads=2, algorithms=BOTH)
@@ -444,7 +444,7 @@ def test_links_beneath_a_root_are_refused_wherever_they_stand(tmp_path: Path) ->
 # --- many files
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.one_of(sizes, st.integers(0, 30_000)), max_size=12),
     jobs=st.integers(1, 4),

@@ -135,6 +135,16 @@ def test_the_operator_s_acts_need_a_family_that_is_there(built: BuiltFamily) -> 
     assert not (built.root / "llm-7c").exists()
 
 
+def test_no_pass_is_kept_of_what_went_away(built: BuiltFamily, family: Family) -> None:
+    """A mount that drops at the end of a reading leaves an empty directory, and a record in it would vouch for that."""
+    judged = family.judge(built.newest)
+    built.root.rename(built.root.with_name("away"))
+    built.root.mkdir()
+    with pytest.raises(StoreTransientError, match="went away while it was judged"):
+        family.keep(judged.verdict, built.newest, judged.started_at, judged.measurements)
+    assert list(built.root.iterdir()) == []
+
+
 def test_two_gates_that_judge_at_once_leave_one_conclusive_record(built: BuiltFamily, family: Family) -> None:
     """Every event may be doubled, and two verifiers may run; the evidence must not depend on it."""
     attempts = [family.due_attempt(built.newest, Tier.MANIFEST) for _ in range(2)]
@@ -160,6 +170,20 @@ def test_evidence_is_due_again_when_it_ages_and_when_it_only_looked_at_metadata(
     assert family.due_attempt(built.newest, Tier.MANIFEST, older_than=timedelta(0)) == 3
     assert family.unjudged() == built.generations[:-1]
     assert family.unjudged(besides=built.generations[:1]) == built.generations[1:-1]
+
+
+def test_of_what_is_old_only_that_without_a_record_is_asked_about(
+    built: BuiltFamily, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate runs after every save: were it to read the evidence of each one before, each save would cost more."""
+    oldest, *_, newest = built.generations
+    family.verify(oldest, depth=Depth.METADATA)
+    family.verify(newest, depth=Depth.METADATA)
+    asked = []
+    monkeypatch.setattr(Family, "standing_record", lambda self, one, tier: asked.append(one))
+    assert family.unjudged(newest=1) == built.generations[1:]
+    assert family.unjudged() == built.generations
+    assert asked == [*built.generations[1:], *built.generations]
 
 
 def test_a_spoiled_record_leaves_its_generation_due(built: BuiltFamily, family: Family) -> None:

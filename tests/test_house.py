@@ -30,6 +30,9 @@ INDEX_ROOMS = ("lastgood.ledger", "lastgood.report")
 # Modules that speak to a bucket: loaded when a root is one.
 BUCKET_ROOMS = ("lastgood.stores.s3",)
 
+# Callbacks for another framework: loaded by its jobs, which have loaded all of it already.
+PRODUCERS = ("lastgood.producers.lightning", "lastgood.producers.transformers")
+
 # Everything that turns bytes of a stranger into running code, or may.
 UNPICKLERS = frozenset(
     {
@@ -71,7 +74,7 @@ def module_names() -> list[str]:
     for path in sorted(LIBRARY.rglob("*.py")):
         parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        rooms = (*TENSOR_ROOMS, *INDEX_ROOMS, *BUCKET_ROOMS)
+        rooms = (*TENSOR_ROOMS, *INDEX_ROOMS, *BUCKET_ROOMS, *PRODUCERS)
         if parts[-1] != "__main__" and not any(name == room or name.startswith(f"{room}.") for room in rooms):
             names.append(name)
     return names

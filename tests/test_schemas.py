@@ -55,6 +55,7 @@ NEVER_STORED = (
     "lastgood.config",
     "lastgood.demo",
     "lastgood.drill",
+    "lastgood.formats",
     "lastgood.restore",
     "lastgood.run",
     "lastgood.stores.settings",

@@ -7,7 +7,15 @@ why a gate could not ask is no question, and nobody can waive it, for nothing wa
 
 from __future__ import annotations
 
-__all__ = ["CHECKS", "DRILL_CHECKS", "FAMILY_CHECKS", "GENERATION_CHECKS", "OBSTACLES", "RESTORE_CHECKS"]
+__all__ = [
+    "CHECKS",
+    "DRILL_CHECKS",
+    "FAMILY_CHECKS",
+    "FOREIGN_CHECKS",
+    "GENERATION_CHECKS",
+    "OBSTACLES",
+    "RESTORE_CHECKS",
+]
 
 GENERATION_CHECKS = (
     "commit",
@@ -23,6 +31,9 @@ GENERATION_CHECKS = (
     "chain",
     "standing",
 )
+
+FOREIGN_CHECKS = ("recognised", "containers", "consistency", "checksums", "pointer")
+"""Asked of checkpoints that nobody sealed, beside questions that a generation is asked too."""
 
 FAMILY_CHECKS = ("decisions", "names", "active_pointer", "last_good", "quarantine_notice")
 
@@ -69,7 +80,7 @@ DRILL_CHECKS = (
     "no_orphans",
 )
 
-OBSTACLES = ("cancelled", "device", "headroom", "leftovers", "scratch_space")
+OBSTACLES = ("cancelled", "device", "headroom", "leftovers", "nothing_committed", "scratch_space")
 
-CHECKS = tuple(dict.fromkeys((*GENERATION_CHECKS, *FAMILY_CHECKS, *RESTORE_CHECKS, *DRILL_CHECKS)))
+CHECKS = tuple(dict.fromkeys((*GENERATION_CHECKS, *FAMILY_CHECKS, *FOREIGN_CHECKS, *RESTORE_CHECKS, *DRILL_CHECKS)))
 """Everything that `ignore` in `lastgood.toml` may name."""

@@ -17,8 +17,16 @@ the variables named here.
     rpo_steps = 1000
     rto_seconds = 900.0
 
+    [relay]                                    # who announces commits, for `lastgood relay` and its flow
+    source = "sqs"
+    queue_url = "https://sqs.eu-central-1.amazonaws.com/123456789012/lastgood-saves"
+
     [stores."s3://bucket/runs"]                # only for what boto3's own configuration does not say
     endpoint = "https://s3.example.org"
+    verify = { mode = "rotating", rotation = 16, read_all_below_gib = 64.0 }
+
+    [stores."/mnt/research"]                   # what may only be read: `.lastgood` lies elsewhere
+    evidence = "/srv/lastgood/research"
 """
 
 from __future__ import annotations
@@ -26,7 +34,8 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -39,17 +48,21 @@ from lastgood.documents import Document
 from lastgood.errors import FormatError, UsageError
 from lastgood.identity import check_family_name
 from lastgood.location import Location, locate
-from lastgood.stores import StoreSettings
+from lastgood.stores import StoreSettings, VerifySettings, is_path, normal_root, unlinked
 from lastgood.text import printable
 
 __all__ = [
     "Configuration",
+    "DaskSettings",
     "FamilySettings",
     "IgnoredCheck",
     "LedgerSettings",
     "Objectives",
+    "RelaySettings",
+    "RelaySource",
     "ReplicaSettings",
     "ReportSettings",
+    "did_you_mean",
     "read_configuration",
 ]
 
@@ -169,6 +182,57 @@ class ReportSettings(Document, frozen=True, kw_only=True):
     link: Text | None = None
 
 
+class RelaySource(StrEnum):
+    """Who says that something was committed."""
+
+    SQS = "sqs"
+    """S3, SNS or EventBridge, in a queue."""
+    WEBHOOK = "webhook"
+    """A bucket's own server, over HTTP."""
+    POLL = "poll"
+    """Nobody: the names of commits are listed."""
+    WATCH = "watch"
+    """The kernel, of local disks; listings elsewhere."""
+
+
+class RelaySettings(Document, frozen=True, kw_only=True):
+    """Who announces commits. The webhook's secret stays in the environment (LASTGOOD_RELAY_SECRET).
+
+    Args:
+        source: None: the relay is not configured here.
+        queue_url: sqs: the queue.
+        host: webhook: where to listen.
+        port: webhook: likewise; 0: a free one.
+        spool: webhook: keeps what was accepted, on a local disk; relative to the configuration file.
+        metrics: sqs, webhook: a file for Prometheus' textfile collector; relative to the configuration file.
+        poll_seconds: poll, watch: how often to list the names of commits where nothing notifies.
+        listing_seconds: How often to list every family, whatever was announced.
+        patience_seconds: How long a run that was begun may judge nothing before another is asked for.
+    """
+
+    source: RelaySource | None = None
+    queue_url: Text | None = None
+    host: Text = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8787
+    spool: Text = "lastgood-relay"
+    metrics: Text | None = None
+    poll_seconds: Annotated[float, Meta(ge=0.1, le=86_400.0)] = 2.0
+    listing_seconds: Annotated[float, Meta(ge=1.0, le=86_400.0)] = 60.0
+    patience_seconds: Annotated[float, Meta(ge=1.0, le=10_000_000.0)] = 900.0
+
+
+class DaskSettings(Document, frozen=True, kw_only=True):
+    """Workers among which flows spread the reading of one generation.
+
+    Args:
+        workers: Into how many shares a generation is cut; without an address, so many processes are started for a run.
+        address: Of a running Dask scheduler, e.g. `tcp://scheduler:8786`; whoever reaches it runs what he likes there.
+    """
+
+    workers: Annotated[int, Meta(ge=2, le=1000)]
+    address: Text | None = None
+
+
 class Configuration(Document, frozen=True, kw_only=True):
     """The whole file; paths are absolute once it was read."""
 
@@ -176,6 +240,8 @@ class Configuration(Document, frozen=True, kw_only=True):
     stores: dict[str, StoreSettings] = {}
     ledger: LedgerSettings = LedgerSettings()
     report: ReportSettings = ReportSettings()
+    relay: RelaySettings = RelaySettings()
+    dask: DaskSettings | None = None
 
     def locate(self, uri: str) -> Location:
         """Open what a URI names, with the settings of its store; see `location.locate`.
@@ -211,10 +277,14 @@ def read_configuration(path: Path) -> Configuration:
         document = tomllib.loads(text)
     except FileNotFoundError:
         raise UsageError(f"configuration not found: {path}", hint="name it with --config FILE") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        hint = f"name the file in it, e.g. --config {path / DEFAULT_FILE}" if path.is_dir() else None
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"configuration cannot be read: {path}: {why}", hint=hint) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"configuration cannot be read: {path}: {error}") from None
     declared, stores = document.pop("families", {}), document.pop("stores", {})
-    base = path.absolute().parent
+    base = _Base(path)
     whole = _convert(document, Configuration, path, "the file")
     if not isinstance(declared, dict):
         raise UsageError(f"configuration is wrong: {path}: families: expected tables [families.NAME]")
@@ -227,46 +297,123 @@ def read_configuration(path: Path) -> Configuration:
         settings = _convert(table, FamilySettings, path, f"families.{name}")
         _refuse_secrets(settings, path, f"families.{name}")
         _refuse_unknown_checks(settings, path, f"families.{name}")
-        families[name] = _anchored(settings, base)
+        families[name] = _anchored(settings, base, f"families.{name}")
     return Configuration(
         families=families,
-        stores=_stores(stores, path),
-        ledger=_ledger(whole.ledger, path, base),
+        stores=_stores(stores, base),
+        ledger=_ledger(whole.ledger, base),
         report=_report(whole.report, base),
+        relay=_relay(whole.relay, base),
+        dask=whole.dask,
     )
 
 
-def _stores(declared: object, path: Path) -> dict[str, StoreSettings]:
+class _Base:
+    """Where relative paths start, which is beside the file; a mistake in one names the file and the place."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._directory = file.absolute().parent
+
+    def wrong(self, place: str, what: str, hint: str | None = None) -> UsageError:
+        """The refusal of what stands at a place in the file."""
+        return UsageError(f"configuration is wrong: {self.file}: {place}: {what}", hint=hint)
+
+    def path(self, written: str, place: str) -> str:
+        """An absolute path.
+
+        Raises:
+            UsageError: It begins with `~`, which only a shell replaces: a directory of that name would be made, and the
+                file would mean something else for whoever reads it.
+        """
+        if written.startswith("~"):
+            hint = "write the whole path, or ./~ for a directory of that name"
+            raise self.wrong(place, f"only a shell replaces `~`: {printable(written)}", hint)
+        return str(self._directory / written)
+
+    def root(self, written: str, place: str) -> str:
+        """A root as every other place spells it."""
+        if not written:
+            raise self.wrong(place, "empty root: expected s3://bucket/prefix or a path")
+        whole = self.path(written, place) if is_path(written) else written
+        try:
+            return normal_root(whole)
+        except UsageError as error:
+            raise self.wrong(place, error.message, error.hint) from None
+
+
+def _stores(declared: object, base: _Base) -> dict[str, StoreSettings]:
     if not isinstance(declared, dict):
-        raise UsageError(f'configuration is wrong: {path}: stores: expected tables [stores."s3://bucket/prefix"]')
-    for root in declared:
-        if not root.startswith("s3://"):
-            raise UsageError(
-                f"configuration is wrong: {path}: stores: expected s3://bucket/prefix, found {printable(root)}",
-                hint="a file system needs no settings",
-            )
-    return {
-        root.rstrip("/"): _convert(table, StoreSettings, path, f'stores."{printable(root)}"')
-        for root, table in declared.items()
-    }
+        raise base.wrong("stores", 'expected tables [stores."s3://bucket/prefix"]')
+    stores, places = dict[str, StoreSettings](), dict[str, str]()
+    for written, table in declared.items():
+        place = f'stores."{printable(written)}"'
+        settings = _convert(table, StoreSettings, base.file, place)
+        root = base.root(written, place)
+        if root in stores:
+            raise base.wrong(place, f"the same root as {places[root]}", "keep one table of the two, with what both say")
+        if not root.startswith("s3://") and settings != StoreSettings(
+            verify=settings.verify, evidence=settings.evidence
+        ):
+            expected = "expected s3://bucket/prefix, or a path with only `verify` and `evidence`"
+            raise base.wrong(place, expected, "how a file system is spoken to is nothing to set")
+        if settings.evidence is not None:
+            settings = msgspec.structs.replace(settings, evidence=base.root(settings.evidence, f"{place}.evidence"))
+        stores[root], places[root] = settings, place
+    _refuse_shared_trees(stores, places, base)
+    _refuse_shared_evidence(stores, base)
+    return stores
 
 
-def _ledger(settings: LedgerSettings, path: Path, base: Path) -> LedgerSettings:
+def _refuse_shared_trees(stores: Mapping[str, StoreSettings], places: Mapping[str, str], base: _Base) -> None:
+    """Two names of one tree, by a link, would each have evidence that whoever asks by the other does not see."""
+    named = dict[str, str]()
+    for root, settings in stores.items():
+        if settings.evidence is not None:
+            first = named.setdefault(unlinked(root), root)
+            if first != root:
+                what = f"leads to {unlinked(root)}, as {places[first]} does"
+                raise base.wrong(places[root], what, "keep one `evidence` of the two")
+
+
+def _refuse_shared_evidence(stores: Mapping[str, StoreSettings], base: _Base) -> None:
+    """Families of one name would share their commits and bars, and a tree that is only read would be written into."""
+    elsewhere = {root: settings.evidence for root, settings in stores.items() if settings.evidence is not None}
+    for root, evidence in elsewhere.items():
+        for other in (*elsewhere, *(there for tree, there in elsewhere.items() if tree != root)):
+            here, there = (f"{unlinked(one).rstrip('/')}/" for one in (evidence, other))
+            if here.startswith(there) or there.startswith(here):
+                raise base.wrong(
+                    f'stores."{printable(root)}".evidence',
+                    f"{printable(evidence)} and {printable(other)} overlap",
+                    "give each root a place of its own for its evidence, outside of what is only read",
+                )
+
+
+def _ledger(settings: LedgerSettings, base: _Base) -> LedgerSettings:
     if settings.url is None:
-        return LedgerSettings(url=f"sqlite:///{base / DEFAULT_LEDGER}")
-    parts = urlsplit(settings.url)
+        return LedgerSettings(url=f"sqlite:///{base.path(DEFAULT_LEDGER, 'ledger.url')}")
+    try:
+        parts = urlsplit(settings.url)
+    except ValueError:  # whose words may hold the password
+        raise base.wrong("ledger.url", "not a URL") from None
     if parts.password:
         raise UsageError(
-            f"secret in a configuration file: {path}: ledger.url",
+            f"secret in a configuration file: {base.file}: ledger.url",
             hint="leave the password to PGPASSWORD or a password file (`PGPASSFILE`)",
         )
     if parts.scheme == "sqlite" and not parts.path.startswith("//"):
-        return LedgerSettings(url=f"sqlite:///{base / parts.path.removeprefix('/')}")
+        return LedgerSettings(url=f"sqlite:///{base.path(parts.path.removeprefix('/'), 'ledger.url')}")
     return settings
 
 
-def _report(settings: ReportSettings, base: Path) -> ReportSettings:
-    return msgspec.structs.replace(settings, directory=str(base / settings.directory))
+def _report(settings: ReportSettings, base: _Base) -> ReportSettings:
+    return msgspec.structs.replace(settings, directory=base.path(settings.directory, "report.directory"))
+
+
+def _relay(settings: RelaySettings, base: _Base) -> RelaySettings:
+    metrics = base.path(settings.metrics, "relay.metrics") if settings.metrics is not None else None
+    return msgspec.structs.replace(settings, spool=base.path(settings.spool, "relay.spool"), metrics=metrics)
 
 
 def _convert(table: object, kind: type[_Table], path: Path, place: str) -> _Table:
@@ -289,19 +436,17 @@ def _refuse_secrets(settings: FamilySettings, path: Path, place: str) -> None:
 def _refuse_unknown_checks(settings: FamilySettings, path: Path, place: str) -> None:
     for number, entry in enumerate(settings.ignore):
         if entry.check not in CHECKS:
-            close, where = difflib.get_close_matches(entry.check, CHECKS, n=1), f"{place}.ignore[{number}].check"
+            where = f"{place}.ignore[{number}].check"
             raise UsageError(
                 f"configuration is wrong: {path}: {where}: no gate asks {printable(entry.check)}",
-                hint=f"did you mean `{close[0]}`?" if close else "name a check as verdicts show it, e.g. `chain`",
+                hint=did_you_mean(entry.check, CHECKS) or "name a check as verdicts show it, e.g. `chain`",
             )
 
 
-def _anchored(settings: FamilySettings, base: Path) -> FamilySettings:
-    changes: dict[str, Any] = {}
-    if "://" not in settings.root:
-        changes["root"] = str(base / settings.root)
+def _anchored(settings: FamilySettings, base: _Base, place: str) -> FamilySettings:
+    changes: dict[str, Any] = {"root": base.root(settings.root, f"{place}.root")}
     if settings.replica is not None:
-        directory = str(base / settings.replica.directory)
+        directory = base.path(settings.replica.directory, f"{place}.replica.directory")
         changes["replica"] = msgspec.structs.replace(settings.replica, directory=directory)
     return msgspec.structs.replace(settings, **changes)
 
@@ -317,9 +462,17 @@ def _suggest(message: str) -> str | None:
         Objectives,
         IgnoredCheck,
         LedgerSettings,
+        RelaySettings,
         ReportSettings,
+        DaskSettings,
         StoreSettings,
+        VerifySettings,
     )
     known: Mapping[str, None] = {name: None for kind in types for name in kind.__struct_fields__}
-    close = difflib.get_close_matches(unknown[1], known, n=1)
+    return did_you_mean(unknown[1], known)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A question that names what is spelled most alike; None where nothing is."""
+    close = difflib.get_close_matches(word, tuple(known), n=1)
     return f"did you mean `{close[0]}`?" if close else None

@@ -83,8 +83,8 @@ class Evidence:
 
     @property
     def lifts(self) -> bool:
-        """Whether what did not run was not required: of a full record that passed, nothing else is possible."""
-        return self.outcome is Outcome.PASS and self.rung is Rung.FULL
+        """Whether what did not run was not required: of a record that passed what was asked, nothing else is."""
+        return self.outcome is Outcome.PASS and self.rung.is_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ of its own; the exceptions below that carry findings say that we stopped because
     ├── UsageError                exit 64   the request or the configuration is wrong
     │   └── RegistrationError               training code registered its state wrongly
     ├── FormatError               exit 1    bytes that claim to be one of our documents are not
+    │   └── ReadLimitError        exit 2    more than anybody here reads of such a file: nothing is known to be wrong
     ├── StoreError                exit 2    the store did not do what was asked
     │   ├── StoreTransientError             may be repeated: nothing is known to be wrong
     │   └── StorePermanentError             will not heal by repeating (denied, full, read-only)
@@ -13,6 +14,7 @@ of its own; the exceptions below that carry findings say that we stopped because
     ├── PublishError              exit 1    the former state is intact; this step was not published
     │   └── Fenced                          a newer incarnation exists; the job must stop
     ├── CopyRefused               exit 1    the destination is no copy of the source; what lies there stays
+    ├── SealRefused               exit 1    a foreign checkpoint must not be adopted as it lies there
     └── ResumeRefused             exit 1    nothing may be resumed, or not what was asked for
 
 Messages are a lowercase fact, the place, expected against found; `hint` is one sentence of advice or None. Secrets are
@@ -35,8 +37,10 @@ __all__ = [
     "LastgoodError",
     "LedgerError",
     "PublishError",
+    "ReadLimitError",
     "RegistrationError",
     "ResumeRefused",
+    "SealRefused",
     "StoreError",
     "StoreLimitError",
     "StorePermanentError",
@@ -85,6 +89,12 @@ class FormatError(LastgoodError):
         self.where = where
 
 
+class ReadLimitError(FormatError):
+    """A file is longer, deeper or larger than anybody here reads of its kind: that is our limit, and no fault of it."""
+
+    exit_code = 2
+
+
 class StoreError(LastgoodError):
     """The store did not do what was asked; whether it may be repeated is the subclass."""
 
@@ -123,6 +133,20 @@ class CopyRefused(LastgoodError):
     """The destination holds what the source does not, under a name that both use; nothing there was replaced."""
 
     exit_code = 1
+
+
+class SealRefused(LastgoodError):
+    """A foreign checkpoint must not be adopted as it lies there; nothing was written that anybody could resume.
+
+    Args:
+        findings: Why; empty where the message says all.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, findings: tuple[Finding, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.findings = findings
 
 
 class ResumeRefused(LastgoodError):

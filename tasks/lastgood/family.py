@@ -10,14 +10,22 @@ import getpass
 import secrets
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import PurePath
 
-from lastgood.errors import FormatError, StoreError, StorePermanentError, StoreTransientError, UsageError
+from lastgood.errors import (
+    FormatError,
+    ResumeRefused,
+    StoreError,
+    StorePermanentError,
+    StoreTransientError,
+    UsageError,
+)
 from lastgood.identity import GenerationId
 from lastgood.location import Location
-from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, Manifest, manifest_digest
+from lastgood.manifest import Manifest
 from lastgood.markers import Commit, Refusal, Release
 from lastgood.protocol import (
     Choice,
@@ -30,26 +38,19 @@ from lastgood.protocol import (
     refuse,
     release,
     rollback,
-    take_survey,
 )
 from lastgood.protocol.survey import RefusalName
-from lastgood.records import (
-    Kept,
-    Measurements,
-    Record,
-    keep_verdict,
-    newest_first,
-    newest_pass,
-    newest_records,
-    next_attempt,
-)
+from lastgood.records import Kept, Measurements, Record, keep_verdict, newest_first, newest_records
 from lastgood.redaction import redact
+from lastgood.standing import Standings
 from lastgood.stores.port import Progress
-from lastgood.verdict import FamilyState, Finding, Note, NoteReason, Outcome, Reason, Tier, Verdict, waive
-from lastgood.verify import Depth, Inspection, verify_generation
+from lastgood.text import counted
+from lastgood.unsealed import unsealed
+from lastgood.verdict import FamilyState, Finding, Note, NoteReason, Outcome, Reason, Slice, Tier, Verdict, waive
+from lastgood.verify import Depth, Inspection, Read, read_whole, verify_generation
 from lastgood.verify.reading import read_commit_marker
 
-__all__ = ["Family", "Judged", "Offer", "family_state"]
+__all__ = ["Family", "Judged", "Offer", "family_state", "operator"]
 
 MAXIMUM_REASON_CHARACTERS = 4096
 """What the documents hold."""
@@ -77,6 +78,18 @@ class Offer:
     notes: tuple[Note, ...]
     lineage_is_empty: bool
 
+    @property
+    def hint(self) -> str:
+        """The way on from an offer of nothing."""
+        if not self.lineage_is_empty:
+            return Reason.NOTHING_TO_RESUME.hint
+        if any(finding.reason is Reason.GENERATION_FENCED for one in self.skipped for finding in one.findings):
+            return (
+                "`lastgood inspect FAMILY` lists what is not kept, and `lastgood rollback FAMILY GENERATION --reason "
+                "...` goes back to it; --allow-fresh gives it up"
+            )
+        return "is the name spelled right? --allow-fresh is for the very first start of a family"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
@@ -96,7 +109,7 @@ class Judged:
     may_be_repeated: bool = False
 
 
-class Family:
+class Family(Standings):
     """One family in a store.
 
     Args:
@@ -112,20 +125,8 @@ class Family:
         ignored: Mapping[str, str] | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.location = location
+        super().__init__(location, now=now)
         self._ignored = dict(ignored or {})
-        self._store = location.store
-        self._keys = location.keys
-        self._now = now
-
-    def survey(self) -> Survey:
-        """The state of the family, as one pass over its documents shows it; of one that is not there, an empty state.
-
-        Raises:
-            FormatError: A document that decides is not lawful.
-            StoreError: The store could not tell.
-        """
-        return perform(self._store, take_survey(self._keys))
 
     def latest(self, *, policy: Policy = Policy.VERIFIED, deep: bool = False) -> Offer:
         """The newest generation that may be resumed; by commit, manifest, existence, sizes and records.
@@ -142,7 +143,7 @@ class Family:
 
         def inspect(generation: GenerationId, commit: Commit) -> tuple[Finding, ...]:
             findings = inspection(generation, commit)
-            return findings if findings or not deep else self._read_all(generation)
+            return findings if findings or not deep else read_whole(self._store, self._keys, generation)
 
         choice = perform(self._store, choose(self._keys, policy=policy), inspect=inspect)
         if choice.generation is None:
@@ -165,21 +166,13 @@ class Family:
             lineage_is_empty=False,
         )
 
-    def _read_all(self, generation: GenerationId) -> tuple[Finding, ...]:
-        verdict = verify_generation(self._store, self._keys, generation)
-        if not verdict.outcome.is_conclusive:
-            unclear = next(check for check in verdict.checks if not check.outcome.is_conclusive)
-            raise StoreTransientError(f"cannot read {generation}: {unclear.name}: {unclear.detail}")
-        return verdict.findings
-
     def _nothing(self, choice: Choice) -> Finding:
         family = self._keys.family
         if choice.survey.candidates and not choice.all_burned:
-            message = (
-                f"nothing may be resumed: {family}: none of {len(choice.survey.candidates)} commits may be offered"
-            )
+            commits = counted(len(choice.survey.candidates), "commit")
+            message = f"nothing may be resumed: {family}: of {commits} none may be offered"
         else:
-            message = f"nothing to resume: {family} holds no commit that counts"
+            message = f"nothing to resume: {family} holds no commit that counts: {choice.survey.uncounted}"
         return Finding(reason=Reason.NOTHING_TO_RESUME, message=message, offender=family)
 
     def _notes(self, generation: GenerationId, survey: Survey) -> tuple[Note, ...]:
@@ -187,27 +180,48 @@ class Family:
         if survey.quarantine:
             message = f"family quarantined by {', '.join(survey.quarantine)}; offering a proven generation"
             notes.append(Note(reason=NoteReason.QUARANTINE_IN_FORCE, message=message, offender=self._keys.family))
-        if not self._was_read_whole(generation):
-            message = f"no tier 1 pass on record: {generation}: sizes were compared, bytes were not read"
-            notes.append(Note(reason=NoteReason.COMMITTED_UNVERIFIED, message=message, offender=str(generation)))
+        notes += self._unread(generation)
+        if generation.name:
+            notes += self._unsealed_beside(generation, survey)
         return tuple(notes)
 
     def _unpublished(self, survey: Survey) -> tuple[Note, ...]:
         """What lies in the family's directory and was never published: perhaps another framework's checkpoints."""
-        known = {generation.directory for generation in (*survey.candidates, *survey.fenced)} | {".lastgood"}
         names = self._store.names(self._keys.family)
-        strange = [name for name in (*names.directories, *names.files) if name not in known]
+        return self._never_published((*names.directories, *names.files), survey)
+
+    def _unsealed_beside(self, generation: GenerationId, survey: Survey) -> tuple[Note, ...]:
+        """What lies beside a sealed checkpoint and is like it: whatever seals may have stopped doing so."""
+        names = self._store.names(self._keys.family)
+        suffix = PurePath(generation.name).suffix
+        alike = [name for name in names.files if PurePath(name).suffix == suffix]
+        return self._never_published(alike if generation.name in names.files else names.directories, survey)
+
+    def _never_published(self, names: Sequence[str], survey: Survey) -> tuple[Note, ...]:
+        known = {generation.directory for generation in (*survey.candidates, *survey.fenced)} | {".lastgood"}
+        strange = [name for name in names if name not in known]
         if not strange:
             return ()
         shown = ", ".join(strange[:3]) + (f" and {len(strange) - 3} more" if len(strange) > 3 else "")
-        message = f"lie in {self._keys.family} and were never published, so they are not offered: {shown}"
+        message = f"lie in {self._keys.family} and were never published or sealed, so they are not offered: {shown}"
         return (Note(reason=NoteReason.UNPUBLISHED_CONTENT, message=message, offender=strange[0]),)
 
-    def _was_read_whole(self, generation: GenerationId) -> bool:
+    def _unread(self, generation: GenerationId) -> tuple[Note, ...]:
+        partly: Slice | None = None
         try:
-            return newest_pass(self._store, self._keys, generation, Tier.MANIFEST) is not None
+            for record in newest_first(self._store, self._keys, generation, Tier.MANIFEST):
+                verdict = record.verdict
+                if verdict.outcome is Outcome.PASS and not verdict.is_weaker_pass:
+                    if verdict.slice is None or verdict.slice.covers:
+                        return ()
+                    partly = partly or verdict.slice
         except FormatError:
-            return False  # a spoiled record is no evidence, and no reason to offer nothing
+            pass  # a spoiled record is no evidence, and no reason to offer nothing
+        if partly is None:
+            message = f"no tier 1 pass on record: {generation}: sizes were compared, bytes were not read"
+            return (Note(reason=NoteReason.COMMITTED_UNVERIFIED, message=message, offender=str(generation)),)
+        message = f"partly read: {generation}: {partly.done} of {partly.rotation} slices so far"
+        return (Note(reason=NoteReason.PARTLY_READ, message=message, offender=str(generation)),)
 
     def verify(
         self, generation: GenerationId, *, depth: Depth = Depth.FULL, progress: Progress | None = None
@@ -217,13 +231,23 @@ class Family:
         self.keep(judged.verdict, generation, judged.started_at, judged.measurements)
         return judged.verdict
 
-    def judge(self, generation: GenerationId, *, depth: Depth = Depth.FULL, progress: Progress | None = None) -> Judged:
+    def judge(
+        self,
+        generation: GenerationId,
+        *,
+        depth: Depth = Depth.FULL,
+        read_all: bool = False,
+        progress: Progress | None = None,
+        read: Read | None = None,
+    ) -> Judged:
         """Tier 1 of one generation; nothing is written.
 
         Args:
             generation: Which.
-            depth: How far to look.
+            depth: How far to look; `full` reads the next slices where the settings of the store ask for no more.
+            read_all: Read every byte, whatever the settings say.
             progress: Told how many bytes have been read so far.
+            read: As of `verify_generation`.
 
         Raises:
             UsageError: Nothing of that name was ever published.
@@ -237,7 +261,17 @@ class Family:
                 progress(done_bytes)
 
         met: list[StoreError] = []
-        found = verify_generation(self._store, self._keys, generation, depth=depth, progress=count, trouble=met.append)
+        turn = None if read_all or depth is not Depth.FULL else self.turn(generation)
+        found = verify_generation(
+            self._store,
+            self._keys,
+            generation,
+            depth=depth,
+            part=turn.slice if turn is not None else None,
+            progress=count,
+            trouble=met.append,
+            read=read,
+        )
         verdict = waive(found, self._ignored)
         transient = bool(met) and all(isinstance(error, StoreTransientError) for error in met)
         return Judged(
@@ -246,75 +280,6 @@ class Family:
             measurements=Measurements(seconds=time.monotonic() - clock, read_bytes=read_bytes),
             may_be_repeated=transient and verdict.outcome is Outcome.INCONCLUSIVE,
         )
-
-    def due_attempt(
-        self, generation: GenerationId, tier: Tier, *, older_than: timedelta | None = None, full: bool = True
-    ) -> int | None:
-        """Under which attempt a gate would judge a generation now, or None while conclusive evidence stands.
-
-        Whoever judges asks first and hands the answer to `keep`: of two gates that judge one generation at once, both
-        hold the same attempt, and the store takes one conclusive record. The attempt rises only when the last one
-        ended without a conclusive record, or when its evidence is due again.
-
-        Args:
-            generation: What would be judged.
-            tier: The gate.
-            older_than: Evidence of this age is due again; None: conclusive evidence stands for ever.
-            full: Only a record of the full rung stands; a fail stands whatever its rung.
-
-        Raises:
-            StoreError: The store could not tell.
-        """
-        manifest = self.digest_of(generation)
-        standing = self._standing(generation, tier, manifest, full=full)
-        if standing is not None and (older_than is None or self._now() - standing.finished_at < older_than):
-            return None
-        return next_attempt(self._store, self._keys, generation, manifest, tier)
-
-    def standing_record(self, generation: GenerationId, tier: Tier, *, full: bool = True) -> Record | None:
-        """The conclusive record that stands for a generation as its manifest is now, or None; see `due_attempt`.
-
-        Raises:
-            StoreError: The store could not tell.
-        """
-        return self._standing(generation, tier, self.digest_of(generation), full=full)
-
-    def _standing(self, generation: GenerationId, tier: Tier, manifest: str | None, *, full: bool) -> Record | None:
-        try:
-            # Of two gates at once the one that could not tell may come last; what the other found stands all the same.
-            records = newest_first(self._store, self._keys, generation, tier, manifest=manifest)
-            return next((one for one in records if _stands(one, full=full)), None)
-        except FormatError:
-            return None  # a spoiled record is no evidence, and must not keep its generation, or others, from a gate
-
-    def digest_of(self, generation: GenerationId) -> str | None:
-        """The digest of a generation's manifest as it lies there now, or None without one.
-
-        Raises:
-            StoreError: The store could not tell.
-        """
-        data = self._store.get(self._keys.manifest(generation), limit_bytes=MAXIMUM_MANIFEST_BYTES)
-        return manifest_digest(data) if data is not None else None
-
-    def unjudged(self, *, besides: Collection[GenerationId] = ()) -> tuple[GenerationId, ...]:
-        """The candidates without a conclusive full verdict of tier 1, oldest first; a burned slot is none.
-
-        Args:
-            besides: Generations that are not asked about: three documents are read for each that is.
-        """
-        candidates = sorted(one for one in self.survey().candidates if one not in besides)
-        return tuple(
-            one for one in candidates if self.due_attempt(one, Tier.MANIFEST) is not None and not self.is_burned(one)
-        )
-
-    def is_burned(self, generation: GenerationId) -> bool:
-        """Whether the slot of a generation was abandoned, so that there is nothing to judge.
-
-        Raises:
-            StoreError: The store could not tell.
-        """
-        marker = read_commit_marker(self._store, self._keys, generation).marker
-        return marker is not None and marker.burned
 
     def keep(
         self,
@@ -335,13 +300,22 @@ class Family:
             measurements: What it took.
             attempt: From `due_attempt`; None: the next free one.
             origin: The orchestrator's run that judged, as a link or an id.
+
+        Raises:
+            StoreError: The store failed, or the manifest of what passed is no longer there.
         """
+        manifest = self.digest_of(generation)
+        if manifest is None and verdict.outcome is Outcome.PASS:
+            raise StoreTransientError(
+                f"went away while it was judged: {self._keys.family}/{generation}",
+                hint="is the file system mounted?",
+            )
         return keep_verdict(
             self._store,
             self._keys,
             verdict,
             generation=generation,
-            manifest=self.digest_of(generation),
+            manifest=manifest,
             started_at=started_at,
             measurements=measurements,
             attempt=attempt,
@@ -360,14 +334,33 @@ class Family:
         Raises:
             UsageError: The generation cannot be gone back to (one that is not whole would leave nothing to resume), or
                 no reason was given.
+            ResumeRefused: The decision stands, but another seal of that step, which came meanwhile, is offered first.
         """
         self._require(reason)
         self._require_whole(target)
         told = redact(reason)
-        steps = rollback(self._keys, target, nonce=secrets.token_hex(16), host=socket.gethostname(), reason=told)
+        steps = rollback(
+            self._keys,
+            target,
+            nonce=secrets.token_hex(16),
+            host=socket.gethostname(),
+            reason=told,
+            unsealed=unsealed(self._store, self._keys),
+        )
         number = perform(self._store, steps)
         self._refresh_caches(f"rolled back (incarnation {number})")
+        self._refuse_late_twin(target, number)
         return number
+
+    def _refuse_late_twin(self, target: GenerationId, number: int) -> None:
+        """A seal of the same step may have come between the look and the decision, which keeps it, too."""
+        other = self.survey().newer_twin(target)
+        if other is not None:
+            raise ResumeRefused(
+                f"rolled back (incarnation {number}), but {other} was sealed meanwhile: it is of the same step, kept "
+                f"with {target} and offered before it",
+                hint=f"bar it: `lastgood quarantine {self.location.family_uri} {other} --reason ...`, then `release`",
+            )
 
     def _require_whole(self, target: GenerationId) -> None:
         stored = read_commit_marker(self._store, self._keys, target)
@@ -396,7 +389,7 @@ class Family:
             reason=redact(reason),
             findings=(),
             created_at=self._now(),
-            by=_who(),
+            by=operator(),
         )
         perform(self._store, refuse(self._keys, name, refusal))
         self._refresh_caches(f"quarantined ({name})")
@@ -409,7 +402,7 @@ class Family:
             UsageError: No reason, or no such family.
         """
         self._require(reason)
-        told = Release(reason=redact(reason), created_at=self._now(), by=_who())
+        told = Release(reason=redact(reason), created_at=self._now(), by=operator())
         lifted = perform(self._store, release(self._keys, told))
         self._refresh_caches(f"lifted {len(lifted)} refusals")
         return lifted
@@ -457,11 +450,6 @@ def family_state(survey: Survey, offer: Offer) -> FamilyState:
     return FamilyState.READY if offer.generation is not None else FamilyState.NOTHING_TO_RESUME
 
 
-def _stands(record: Record, *, full: bool) -> bool:
-    """Whether a record is evidence: a fail of any rung, a pass of the full one or, if that will do, of any."""
-    return record.verdict.outcome.is_conclusive and not (full and record.verdict.is_weaker_pass)
-
-
 def _is_text(text: str) -> bool:
     try:
         text.encode()
@@ -470,7 +458,8 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _who() -> str:
+def operator() -> str:
+    """Who acts, for documents: a person and a host."""
     try:
         person = getpass.getuser()
     except (KeyError, OSError):

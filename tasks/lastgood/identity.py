@@ -1,13 +1,16 @@
 """Names of things on storage: generations, families, and the keys of every document of ours.
 
 Decides how names are spelled and ordered. Leaves reading and writing to the stores. Rules enforced here: a generation
-is `<incarnation:08>-<step:016>`, foreign ones `00000000-<step:016>~<name>`; any other spelling is refused; generations
-order by parsed integers, incarnation first, never by text or clock (docs/format.md).
+is `<incarnation:08>-<step:016>`, a sealed foreign one `<incarnation:08>-<step:016>~<name>`, with number 0 until a
+rollback; any other spelling is refused; generations order by parsed integers, incarnation first, never by text or clock
+(docs/format.md).
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lastgood.errors import FormatError
@@ -20,6 +23,7 @@ __all__ = [
     "GenerationId",
     "check_family_name",
     "check_key",
+    "check_paths",
     "is_lawful_key",
 ]
 
@@ -46,9 +50,10 @@ class GenerationId:
     Round-trip law: `GenerationId.parse(str(g)) == g`.
 
     Args:
-        incarnation: The life of the run that wrote it, 1 and up; 0 for foreign generations sealed where they lie.
+        incarnation: The life of the run that wrote it, 1 and up; of foreign generations sealed where they lie the
+            rollback that they came after, 0 for none.
         step: Completed optimizer steps, 0 and up.
-        name: The directory name of a foreign generation; empty for our own.
+        name: Of the directory, or of the single file, that a foreign generation is; empty for our own.
     """
 
     incarnation: int
@@ -60,11 +65,8 @@ class GenerationId:
             raise FormatError(f"incarnation out of range: expected 0..{MAXIMUM_INCARNATION}, found {self.incarnation}")
         if not 0 <= self.step <= MAXIMUM_STEP:
             raise FormatError(f"step out of range: expected 0..{MAXIMUM_STEP}, found {self.step}")
-        if bool(self.name) != (self.incarnation == 0):
-            raise FormatError(
-                f"generation name {self.name!r} does not fit incarnation {self.incarnation}: "
-                "only foreign generations (incarnation 0) carry a name"
-            )
+        if self.incarnation == 0 and not self.name:
+            raise FormatError("generation without a name: incarnation 0 holds foreign generations, which carry one")
         if self.name:
             # It is one directory of the family and a part of one file name under each of our prefixes.
             check_key(self.name)
@@ -80,7 +82,7 @@ class GenerationId:
 
     @property
     def directory(self) -> str:
-        """The directory under the family that holds the artifacts."""
+        """Where it lies under the family: a directory, or of a sealed one perhaps a file (`Manifest.prefix`)."""
         return self.name or str(self)
 
     @classmethod
@@ -132,6 +134,35 @@ def is_lawful_key(key: str) -> bool:
     except FormatError:
         return False
     return True
+
+
+def check_paths(paths: Iterable[str], where: str) -> None:
+    """Refuse paths that cannot lie together in one directory of every file system.
+
+    Args:
+        paths: Relative to one directory.
+        where: What to name in the error.
+
+    Raises:
+        FormatError: One is not a lawful key, two are twins, or one is file and directory at once.
+    """
+    seen: dict[str, str] = {}
+    for path in paths:
+        check_key(path)
+        # File systems that fold case or normalise Unicode would merge twins into one file.
+        folded = path.lower() if path.isascii() else unicodedata.normalize("NFC", path).casefold()
+        if folded in seen:
+            raise FormatError(f"paths are twins: {where}: {seen[folded]!r} and {path!r}")
+        seen[folded] = path
+    directories: set[str] = set()
+    for folded, path in seen.items():
+        parent = folded.rpartition("/")[0]
+        # Whatever lies above a directory that was looked at has been looked at too.
+        while parent and parent not in directories:
+            if parent in seen:
+                raise FormatError(f"a path is both file and directory: {where}: {seen[parent]!r} and {path!r}")
+            directories.add(parent)
+            parent = parent.rpartition("/")[0]
 
 
 def check_family_name(name: str) -> str:

@@ -147,6 +147,8 @@ def compare_jobs(saved: JobDescription, running: JobDescription) -> tuple[tuple[
 
 
 def _findings(saved: JobDescription, running: JobDescription) -> Iterator[Finding]:
+    if saved.model is None:
+        return  # a sealed checkpoint, which names none of them
     for name, reason, before, now in (
         ("model", Reason.MODEL_IDENTITY_CHANGED, saved.model, running.model),
         ("tokenizer", Reason.TOKENIZER_IDENTITY_CHANGED, saved.tokenizer, running.tokenizer),
@@ -164,6 +166,9 @@ def _findings(saved: JobDescription, running: JobDescription) -> Iterator[Findin
 
 
 def _notes(saved: JobDescription, running: JobDescription) -> Iterator[Note]:
+    if saved.model is None:
+        message = "identity not stated: nothing in the checkpoint names model, tokenizer or dataset"
+        yield Note(reason=NoteReason.IDENTITY_NOT_STATED, message=message, offender="model")
     for name, reason, before, now in (
         ("code", NoteReason.CODE_CHANGED, saved.code, running.code),
         ("configuration", NoteReason.CONFIGURATION_CHANGED, saved.configuration, running.configuration),
@@ -174,7 +179,7 @@ def _notes(saved: JobDescription, running: JobDescription) -> Iterator[Note]:
         ),
         ("topology", NoteReason.TOPOLOGY_CHANGED, _ranks(saved), _ranks(running)),
     ):
-        if before != now:
+        if before != now and not (before is None and saved.model is None):
             yield Note(reason=reason, message=f"{name} changed: saved with {before}, running {now}", offender=name)
 
 

@@ -1,14 +1,14 @@
 """The manifest: what one checkpoint claims to be, and the receipts from which it is put together.
 
-Decides which manifests are lawful. Leaves comparing them with what storage holds to `verify`. Rules: required fields
-are never empty or "unknown"; paths are relative, cannot escape and have no case or Unicode twins; every counter says
-whether it names the completed or the next step; expectations come from live objects before anything is serialised.
+Decides which manifests are lawful. Leaves what is stated of the job to `description`, and comparing with what storage
+holds to `verify`. Rules: required fields are never empty or "unknown"; paths are relative, cannot escape and have no
+case or Unicode twins; expectations come from live objects before anything is serialised; only a sealed checkpoint may
+leave out what its writer did not state.
 Source: docs/format.md.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated
@@ -17,14 +17,42 @@ import msgspec
 from msgspec import Meta
 
 from lastgood import documents
+from lastgood.description import (
+    MAXIMUM_RANKS,
+    REQUIRED_COMPONENTS,
+    AbsentComponent,
+    Component,
+    ComponentPromise,
+    Count,
+    Counter,
+    CounterMeaning,
+    Determinism,
+    Environment,
+    ExplainedKey,
+    Identity,
+    JobDescription,
+    Purpose,
+    Text,
+    Topology,
+    WorldSize,
+)
 from lastgood.digest import Algorithm, Digest, hash_bytes
 from lastgood.documents import AwareTime, Document
 from lastgood.errors import FormatError
-from lastgood.identity import MAXIMUM_INCARNATION, MAXIMUM_STEP, GenerationId, check_family_name, check_key
+from lastgood.identity import (
+    MAXIMUM_INCARNATION,
+    MAXIMUM_STEP,
+    FamilyKeys,
+    GenerationId,
+    check_family_name,
+    check_paths,
+)
 from lastgood.reasons import Reason
+from lastgood.seal import Seal
 
 __all__ = [
     "FORMAT_VERSION",
+    "REQUIRED_COMPONENTS",
     "AbsentComponent",
     "Artifact",
     "Component",
@@ -50,141 +78,15 @@ __all__ = [
 
 FORMAT_VERSION = 1
 MAXIMUM_ARTIFACTS = 1_000_000
-MAXIMUM_RANKS = 1_000_000
 MAXIMUM_MANIFEST_BYTES = documents.MAXIMUM_DOCUMENT_BYTES
 
-Text = Annotated[str, Meta(min_length=1, max_length=4096)]
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Step = Annotated[int, Meta(ge=0, le=MAXIMUM_STEP)]
 Rank = Annotated[int, Meta(ge=0, lt=MAXIMUM_RANKS)]
-WorldSize = Annotated[int, Meta(ge=1, le=MAXIMUM_RANKS)]
 IncarnationNumber = Annotated[int, Meta(ge=0, le=MAXIMUM_INCARNATION)]
 # `$` alone would let a trailing newline through.
 GenerationText = Annotated[str, Meta(pattern=r"^[0-9]{8}-[0-9]{16}(~.+)?$(?!\n)", max_length=300)]
 # A value that says that nobody knows is worse than a field left out: it would pass for knowledge.
 _UNKNOWN = frozenset({"unknown", "none", "null", "n/a", "na", "todo", "tbd", "?"})
-
-
-class Component(StrEnum):
-    """One kind of state whose value changes the next step."""
-
-    MODEL = "model"
-    OPTIMIZER = "optimizer"
-    SCALER = "scaler"
-    SCHEDULER = "scheduler"
-    ACCUMULATION = "accumulation"
-    RNG = "rng"
-    DATA = "data"
-    TOPOLOGY = "topology"
-    CONFIG = "config"
-    EMA = "ema"
-    OTHER = "other"
-
-
-REQUIRED_COMPONENTS = (
-    Component.MODEL,
-    Component.OPTIMIZER,
-    Component.SCALER,
-    Component.SCHEDULER,
-    Component.ACCUMULATION,
-    Component.RNG,
-    Component.DATA,
-    Component.TOPOLOGY,
-    Component.CONFIG,
-)
-"""A resumable manifest holds each of these, or declares it absent with a reason."""
-
-
-class Purpose(StrEnum):
-    """What the checkpoint is for; a weights-only export serves inference and is never offered to a resume."""
-
-    RESUMABLE = "resumable"
-    WEIGHTS_ONLY = "weights_only"
-
-
-class CounterMeaning(StrEnum):
-    """Whether a counter's value names the step that is done or the one that comes next."""
-
-    COMPLETED = "completed"
-    NEXT = "next"
-
-
-class Determinism(StrEnum):
-    """What the training code promises about a component after a resume."""
-
-    EXACT = "exact"
-    TOLERANCE = "tolerance"
-    NONE = "none"
-
-
-class Counter(Document, frozen=True, kw_only=True):
-    """A named position, e.g. `optimizer_step`, `epoch`, `scheduler_step`."""
-
-    name: Text
-    value: Count
-    names: CounterMeaning
-
-
-class Environment(Document, frozen=True, kw_only=True):
-    """The software that saved. Fields that do not apply are null, never "unknown"."""
-
-    python: Text
-    lastgood: Text
-    torch: Text | None = None
-    cuda: Text | None = None
-    image_digest: Text | None = None
-    device: Text | None = None
-
-
-class Topology(Document, frozen=True, kw_only=True):
-    """How the run was spread over ranks.
-
-    Args:
-        world_size: Number of ranks that saved.
-        layout: Parallel layout, axis → size, e.g. `{"data_parallel": 16}`; the product equals world_size.
-        strategy: e.g. `single`, `ddp`, `fsdp2`.
-    """
-
-    world_size: WorldSize
-    strategy: Text
-    layout: dict[str, Annotated[int, Meta(ge=1)]]
-
-
-class Identity(Document, frozen=True, kw_only=True):
-    """Which model, tokenizer or dataset: a name for people, and a revision that changes with the content."""
-
-    name: Text
-    revision: Text
-
-
-class AbsentComponent(Document, frozen=True, kw_only=True):
-    """A component left out on purpose, and why that is safe."""
-
-    component: Component
-    reason: Text
-
-
-class ExplainedKey(Document, frozen=True, kw_only=True):
-    """A key that a strict load may find missing or unexpected, and why."""
-
-    key: Text
-    reason: Text
-
-
-class ComponentPromise(Document, frozen=True, kw_only=True):
-    """What is promised of a component that is present.
-
-    Args:
-        component: The kind of state.
-        determinism: `exact`, `tolerance` or `none`.
-        tolerance: Largest relative difference of compared scalars; only with `tolerance`.
-        reason: Why not exact; required unless exact.
-    """
-
-    component: Component
-    determinism: Determinism
-    tolerance: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
-    reason: Text | None = None
 
 
 class Artifact(Document, frozen=True, kw_only=True):
@@ -250,42 +152,10 @@ class Expectations(Document, frozen=True, kw_only=True):
     ranks: tuple[RankExpectations, ...]
 
 
-class JobDescription(Document, frozen=True, kw_only=True):
-    """What the coordinator knows of the job and writes into each manifest: everything but artifacts and time.
-
-    Args:
-        run: The training lineage across restarts.
-        counters: Each says whether it names the completed or the next step.
-        code: Code id (a commit, an image tag).
-        configuration: Configuration id (a digest of what was configured).
-        environment: The software.
-        topology: Ranks and layout.
-        model: Model identity.
-        tokenizer: Tokenizer identity, or null where the model reads no tokens.
-        dataset: Dataset snapshot.
-        purpose: `resumable` or `weights_only`.
-        promises: One for each present component.
-        absent: Components left out on purpose.
-        explained: Keys that a strict load accepts, with why.
+class Manifest(Document, frozen=True, kw_only=True, omit_defaults=True):
+    """What one checkpoint claims to be. `job` is the description, the rest is what this save adds; `seal` is there, and
+    only then, of a foreign checkpoint that was adopted where it lies.
     """
-
-    run: Text
-    counters: tuple[Counter, ...]
-    code: Text
-    configuration: Text
-    environment: Environment
-    topology: Topology
-    model: Identity
-    tokenizer: Identity | None
-    dataset: Identity
-    purpose: Purpose
-    promises: tuple[ComponentPromise, ...]
-    absent: tuple[AbsentComponent, ...] = ()
-    explained: tuple[ExplainedKey, ...] = ()
-
-
-class Manifest(Document, frozen=True, kw_only=True):
-    """What one checkpoint claims to be. `job` is the description, the rest is what this save adds."""
 
     format_version: Annotated[int, Meta(ge=1)]
     family: Text
@@ -297,10 +167,20 @@ class Manifest(Document, frozen=True, kw_only=True):
     job: JobDescription
     artifacts: Annotated[tuple[Artifact, ...], Meta(min_length=1, max_length=MAXIMUM_ARTIFACTS)]
     expectations: Expectations | None
+    seal: Seal | None = None
 
     @property
     def id(self) -> GenerationId:
         return GenerationId.parse(self.generation)
+
+    @property
+    def is_single_file(self) -> bool:
+        """Whether the generation is a file and no directory: a sealed one whose only artifact bears its name."""
+        return len(self.artifacts) == 1 and self.artifacts[0].path == self.id.name
+
+    def prefix(self, keys: FamilyKeys) -> str:
+        """Key of the directory that the artifacts' paths are relative to: of a single file the family's."""
+        return keys.family if self.is_single_file else keys.artifacts(self.id)
 
     @property
     def total_bytes(self) -> int:
@@ -397,11 +277,25 @@ def check_manifest(manifest: Manifest, where: str) -> None:
             f"manifest contradicts itself: {where}: generation {manifest.generation}, "
             f"incarnation {manifest.incarnation}, step {manifest.step}"
         )
+    _check_stated(manifest, where)
     _check_known(manifest.job, where)
     _check_digests(manifest.artifacts, where)
-    _check_paths((artifact.path for artifact in manifest.artifacts), where)
+    check_paths((artifact.path for artifact in manifest.artifacts), where)
     _check_topology(manifest, where)
     _check_components(manifest, where)
+
+
+def _check_stated(manifest: Manifest, where: str) -> None:
+    if (manifest.seal is not None) != bool(manifest.id.name):
+        what = "without a seal" if manifest.seal is None else "with a seal"
+        raise FormatError(f"manifest contradicts itself: {where}: generation {manifest.generation} {what}")
+    job = manifest.job
+    stated = {"code": job.code, "configuration": job.configuration, "model": job.model, "dataset": job.dataset}
+    missing = [
+        name for name, value in {**stated, "environment.python": job.environment.python}.items() if value is None
+    ]
+    if missing and manifest.seal is None:
+        raise FormatError(f"required field says nothing: {where}: job.{missing[0]} is null")
 
 
 def _check_known(job: JobDescription, where: str) -> None:
@@ -428,26 +322,6 @@ def _check_digests(artifacts: Iterable[Artifact], where: str) -> None:
             kinds = [(digest.algorithm, digest.part_bytes) for digest in artifact.digests]
             if len(set(kinds)) != len(kinds):
                 raise FormatError(f"digest given twice: {where}: {artifact.path}")
-
-
-def _check_paths(paths: Iterable[str], where: str) -> None:
-    seen: dict[str, str] = {}
-    for path in paths:
-        check_key(path)
-        # File systems that fold case or normalise Unicode would merge twins into one file.
-        folded = path.lower() if path.isascii() else unicodedata.normalize("NFC", path).casefold()
-        if folded in seen:
-            raise FormatError(f"paths are twins: {where}: {seen[folded]!r} and {path!r}")
-        seen[folded] = path
-    directories: set[str] = set()
-    for folded, path in seen.items():
-        parent = folded.rpartition("/")[0]
-        # Whatever lies above a directory that was looked at has been looked at too.
-        while parent and parent not in directories:
-            if parent in seen:
-                raise FormatError(f"a path is both file and directory: {where}: {seen[parent]!r} and {path!r}")
-            directories.add(parent)
-            parent = parent.rpartition("/")[0]
 
 
 def _check_topology(manifest: Manifest, where: str) -> None:

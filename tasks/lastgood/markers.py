@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from lastgood.description import Text
 from lastgood.documents import AwareTime, Document
-from lastgood.manifest import GenerationText, Step, Text
+from lastgood.manifest import GenerationText, Step
 from lastgood.verdict import Finding
 
 __all__ = [
@@ -32,13 +33,22 @@ DigestText = Annotated[str, Meta(pattern=r"^(blake3|sha256):[0-9a-f]{64}$", max_
 
 
 class Rollback(Document, frozen=True, kw_only=True):
-    """The operator's decision inside a rollback claim."""
+    """The operator's decision inside a rollback claim.
+
+    Args:
+        from_generation: What is gone back to.
+        from_commit: Digest of that COMMIT.
+        keeps: Incarnation number (decimal) → last step kept; none listed means none kept.
+        reason: The operator's.
+        unsealed: Of whatever lay there that is no generation of ours, name → when the newest of its files was written:
+            where no kept seal vouches for it, it belongs to the branch that is cut.
+    """
 
     from_generation: GenerationText
     from_commit: DigestText
     keeps: dict[str, Step]
     reason: Text
-    unsealed: dict[str, str] = {}
+    unsealed: dict[str, AwareTime] = {}
 
 
 class Claim(Document, frozen=True, kw_only=True):

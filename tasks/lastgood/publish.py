@@ -260,7 +260,8 @@ class Publisher:
         if staging.stored != f"{staging.prefix}/payload":
             # What is persisted lies under its final name at once. So nobody sees what this rank does not name; and the
             # staging says that a publish was begun, by which `reconcile` finds what one leaves that dies here.
-            _refuse_unnamed(staging, paths)
+            lying = (path.relative_to(staging.payload) for path in staging.payload.rglob("*") if not path.is_dir())
+            _refuse_unnamed(staging, {str(path) for path in lying}.difference(paths))
             self._store.create(f"{staging.prefix}/begun/rank-{self._rank:05d}", b"")
         hashed = self._store.persist(staging.stored, paths, self._algorithms)
         vouched = []
@@ -273,7 +274,7 @@ class Publisher:
                     component=artifact.component,
                     rank=artifact.rank,
                     bytes=found.bytes,
-                    digests=found.digests,
+                    digests=found.digests if found.composite is None else (*found.digests, found.composite),
                 )
             )
         return Receipt(
@@ -385,13 +386,8 @@ class Publisher:
     def _refuse_strays(self, staging: Staging, receipts: Iterable[Receipt]) -> None:
         named = {artifact.path for receipt in receipts for artifact in receipt.artifacts}
         prefix = f"{staging.stored}/"
-        strays = [
-            o.key.removeprefix(prefix)
-            for o in self._store.walk(staging.stored)
-            if o.key.removeprefix(prefix) not in named
-        ]
-        if strays:
-            raise _unnamed(staging, strays)
+        lying = {found.key.removeprefix(prefix) for found in self._store.walk(staging.stored)}
+        _refuse_unnamed(staging, lying - named)
 
     def _manifest(self, staging: Staging, receipts: Sequence[Receipt], job: JobDescription) -> bytes:
         if job.topology.world_size != self._world_size:
@@ -450,17 +446,12 @@ class Publisher:
             self._store.create(f"{staging.prefix}/outcome.json", documents.canonical_bytes(outcome))
 
 
-def _refuse_unnamed(staging: Staging, paths: Sequence[str]) -> None:
-    lying = (path.relative_to(staging.payload) for path in staging.payload.rglob("*") if not path.is_dir())
-    if unnamed := sorted({str(path) for path in lying}.difference(paths)):
-        raise _unnamed(staging, unnamed)
-
-
-def _unnamed(staging: Staging, paths: Sequence[str]) -> PublishError:
-    return PublishError(
-        f"file that no rank vouches for: {staging.id}: {', '.join(paths[:5])}",
-        hint="name every file you write in `artifacts`; a loader that globs would read this one",
-    )
+def _refuse_unnamed(staging: Staging, unnamed: Iterable[str]) -> None:
+    if named := sorted(unnamed):
+        raise PublishError(
+            f"file that no rank vouches for: {staging.id}: {', '.join(named[:5])}",
+            hint="name every file you write in `artifacts`; a loader that globs would read this one",
+        )
 
 
 def _check_written(staging: Staging, path: str) -> None:

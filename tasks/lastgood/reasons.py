@@ -87,10 +87,39 @@ class Reason(_Explained):
     UNEXPECTED_FILE = "unexpected_file", "a loader that globs would read it; move it out of the generation"
     WORLD_SIZE_MISMATCH = "world_size_mismatch", "manifest and rank files disagree about how many ranks saved"
     RANK_DUPLICATED = "rank_duplicated", "every rank must hold its own state: did all ranks write rank 0's?"
-    COMPONENT_MISSING = "component_missing", "register it, or declare it absent with a reason"
+    COMPONENT_MISSING = (
+        "component_missing",
+        "register it, or declare it absent with a reason; of another framework: was a file deleted or not copied?",
+    )
     PURPOSE_NOT_RESUMABLE = (
         "purpose_not_resumable",
         "this is a weights-only export: it serves inference, it cannot resume training",
+    )
+    # Checkpoints that nobody here wrote (tier 1, without a manifest).
+    SAVE_UNFINISHED = (
+        "save_unfinished",
+        "the framework's own sign of a finished save is not there: is a save under way, or was its job killed?",
+    )
+    CONTAINER_MALFORMED = (
+        "container_malformed",
+        "the file is torn, or was not written by what its name says; no loader can be trusted with it",
+    )
+    RECORD_CORRUPT = (
+        "record_corrupt",
+        "the bytes no longer match the checksum inside the file, which its own loader does not check",
+    )
+    GLOBAL_NOT_ALLOWED = (
+        "global_not_allowed",
+        "unpickling would import and call it: who put it there? lastgood never does",
+    )
+    INDEX_MISMATCH = "index_mismatch", "index and files disagree: was the directory put together from two saves?"
+    GENERATIONS_MIXED = (
+        "generations_mixed",
+        "files of different saves lie together: was a directory reused, or a copy merged into another?",
+    )
+    COUNTERS_DISAGREE = (
+        "counters_disagree",
+        "positions in one checkpoint contradict each other: was one edited, or saved at another step?",
     )
     # Pointers.
     POINTER_STALE = (
@@ -104,7 +133,10 @@ class Reason(_Explained):
         "pointer_rolled_back",
         "the pointer went back although a newer generation of its incarnation is committed",
     )
-    POINTER_MALFORMED = "pointer_malformed", "it was written by something else or torn; delete it and it is rebuilt"
+    POINTER_MALFORMED = (
+        "pointer_malformed",
+        "torn, or written by something else: delete LAST_GOOD and it is rebuilt; write a framework's own anew",
+    )
     NAME_MALFORMED = "name_malformed", "only canonical names are lawful here: was it renamed by hand?"
     # Family state.
     DECISION_MALFORMED = (
@@ -115,7 +147,11 @@ class Reason(_Explained):
         "generation_fenced",
         "a newer incarnation took over before it was committed, or a rollback cut it",
     )
-    GENERATION_BARRED = "generation_barred", "it failed a gate on record; a release does not lift this"
+    GENERATION_BARRED = (
+        "generation_barred",
+        "a fail on record stands for good, and no release lifts it: where the right bytes are back, "
+        "seal a copy of them under another name, else go on from another generation",
+    )
     GENERATION_NOT_PROVEN = "generation_not_proven", "no full restore passed for it: run `lastgood restore`"
     FAMILY_QUARANTINED = (
         "family_quarantined",
@@ -238,10 +274,41 @@ class NoteReason(_Explained):
 
     UNPUBLISHED_CONTENT = (
         "unpublished_content",
-        "another writer's checkpoint, or a publish that did not finish? a fresh start would not continue it",
+        "another writer's checkpoint (`--policy structural` asks its own files), or a publish that did not finish? a "
+        "fresh start would not continue it",
     )
     CHECK_IGNORED = "check_ignored", "the configuration accepts what this check finds, with a written reason"
+    COMPONENT_NEVER_SAVED = "component_never_saved", "the framework does not save it, so a resume goes on without it"
+    CHECKSUM_NOT_RECORDED = (
+        "checksum_not_recorded",
+        "the writer left checksums out, so flipped bytes cannot be seen until it is sealed",
+    )
+    PAYLOAD_NOT_COVERED = (
+        "payload_not_covered",
+        "the format has no checksum over these bytes: `lastgood seal` records one",
+    )
+    IDENTITY_NOT_STATED = (
+        "identity_not_stated",
+        "the checkpoint was sealed, not published: that it is this job's own is the operator's word",
+    )
+    FORMAT_NOT_JUDGED = "format_not_judged", "recognised by name only: nothing was said of its health"
+    STATE_RESTARTED = (
+        "state_restarted",
+        "an earlier resume found this state missing, or somebody reset it on purpose",
+    )
+    RANK_STATE_SHARED = (
+        "rank_state_shared",
+        "every rank wrote the same file, so it holds the state of whichever wrote last",
+    )
+    CHOICES_DIFFER = (
+        "choices_differ",
+        "the framework's own rule would load another checkpoint: start it with the path that lastgood gives",
+    )
     COMMITTED_UNVERIFIED = "unverified", "no tier 1 record exists yet for this generation"
+    PARTLY_READ = (
+        "partly_read",
+        "the next saves read the rest, as `verify` in lastgood.toml says; `lastgood verify --read-all` reads it now",
+    )
     STRAY_FILE = "stray_file", "no loader reads it"
     STAGING_ABANDONED = "staging_abandoned", "a publish did not finish here; it is never offered"
     COMPONENT_ABSENT_ON_PURPOSE = "component_absent_on_purpose", "declared by the training code with a reason"

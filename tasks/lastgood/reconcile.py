@@ -139,8 +139,8 @@ class _Sweeper:
         found: dict[GenerationId, _Left] = {}
 
         def note(generation: GenerationId | None) -> _Left | None:
-            # Number 0 is foreign: nobody publishes under it through a staging.
-            if generation is None or not 0 < generation.incarnation < self._cut:
+            # What carries a name is foreign: nobody publishes it through a staging, and it is not ours to sweep.
+            if generation is None or generation.name or not 0 < generation.incarnation < self._cut:
                 return None
             return found.setdefault(generation, _Left())
 

@@ -90,8 +90,9 @@ class ResumedGeneration:
     Args:
         generation: Which.
         manifest: What it claims to be; its digest was compared with the COMMIT's.
-        directory: Where its artifacts lie on this machine; of a family in a bucket a verified copy for all ranks of
-            this user here, which is given back when the first step is staged, or when the run is closed.
+        directory: Where its artifacts lie on this machine (of a sealed single file that file); of a family in a bucket
+            a verified copy for all ranks of this user here, which is given back when the first step is staged, or when
+            the run is closed.
     """
 
     generation: GenerationId
@@ -157,7 +158,8 @@ class Run:
             policy: Which generations may be resumed.
             launcher: Ids of the launcher, for people.
             store: How the family's bucket is spoken to, beyond what boto3's own configuration says.
-            patience: How long a publish waits for other ranks.
+            patience: How long a publish waits for other ranks, and how long the copy that another rank of this machine
+                fetches may stand still.
             algorithms: Digests of record.
             objects: What speaks against a save before it is acknowledged; negative controls alone give another one.
 
@@ -194,7 +196,7 @@ class Run:
             algorithms=algorithms,
             objects=objects,
         )
-        resumed, copy = _resumed(location, outcome)
+        resumed, copy = _resumed(location, outcome, patience)
         run = cls(location, publisher, outcome.incarnation, resumed, copy)
         atexit.register(run._exit_loudly)
         return run
@@ -372,7 +374,9 @@ def _raise_refusal(outcome: StartOutcome) -> None:
     raise kinds.get(outcome.refused_as, StoreError)(outcome.refusal, hint=outcome.hint)
 
 
-def _resumed(location: Location, outcome: StartOutcome) -> tuple[ResumedGeneration | None, SharedCopy | None]:
+def _resumed(
+    location: Location, outcome: StartOutcome, patience: timedelta
+) -> tuple[ResumedGeneration | None, SharedCopy | None]:
     if outcome.generation is None:
         return None, None
     generation = GenerationId.parse(outcome.generation)
@@ -386,14 +390,14 @@ def _resumed(location: Location, outcome: StartOutcome) -> tuple[ResumedGenerati
     manifest, copy = parse_manifest(data, key), None
     directory = location.store.local_directory(location.keys.artifacts(generation))
     if directory is None:
-        copy = _copied(location.of(generation), manifest, outcome.manifest)
-        directory = copy.path
+        copy = _copied(location.of(generation), manifest, outcome.manifest, patience)
+        directory = copy.path / manifest.artifacts[0].path if manifest.is_single_file else copy.path
     return ResumedGeneration(generation=generation, manifest=manifest, directory=directory), copy
 
 
-def _copied(generation: Location, manifest: Manifest, digest: str) -> SharedCopy:
+def _copied(generation: Location, manifest: Manifest, digest: str, patience: timedelta) -> SharedCopy:
     """The artifacts of a generation on this machine, fetched by the first rank here that wants them."""
-    prefix = generation.keys.artifacts(generation.require_generation())
+    prefix = manifest.prefix(generation.keys)
 
     def fill(directory: Path) -> None:
         findings = fetch_artifacts(generation.store, generation.keys, prefix, manifest, directory)
@@ -401,4 +405,4 @@ def _copied(generation: Location, manifest: Manifest, digest: str) -> SharedCopy
             raise ResumeRefused(f"not loadable: {generation.uri}: {findings[0].message}", findings=findings)
 
     name = hash_bytes(f"{generation.uri} {digest}".encode()).value[:32]
-    return SharedCopy(f"resume-{name}", fill)
+    return SharedCopy(f"resume-{name}", fill, patience=patience)

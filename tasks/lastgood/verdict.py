@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum, StrEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from lastgood.documents import Document
 from lastgood.reasons import NoteReason, Reason
+from lastgood.text import counted
 
 __all__ = [
     "WORST_FIRST",
@@ -23,6 +27,7 @@ __all__ = [
     "Outcome",
     "Reason",
     "Rung",
+    "Slice",
     "Tier",
     "Verdict",
     "judge",
@@ -82,9 +87,22 @@ class Rung(StrEnum):
     """How far up its tier a verdict climbed; only `full` may prove a generation."""
 
     FULL = "full"
+    ROTATING = "rotating"
+    """Of tier 1, where a store's settings ask for no more: all but the payload, and of that the next slices."""
     METADATA_ONLY = "metadata_only"
+    STRUCTURAL = "structural"
+    """Without a manifest: by what another framework wrote, and the checksums inside its files."""
+    UNWITNESSED = "unwitnessed"
+    """A sealed checkpoint restored with nothing that agrees with it: no expectations, and no live run that went on
+    alike. It loads, trains and saves; whether it goes on where it stopped, nobody saw.
+    """
     LOAD_ONLY = "load_only"
     TOPOLOGY_CHANGE = "topology_change"
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is all that its gate is asked for; what climbed less far shows nothing above itself."""
+        return self in (Rung.FULL, Rung.ROTATING)
 
 
 class Finding(Document, frozen=True, kw_only=True):
@@ -149,6 +167,35 @@ class Check(Document, frozen=True, kw_only=True):
         return Outcome.INCONCLUSIVE if self.state is CheckState.INCONCLUSIVE else Outcome.NOT_RUN
 
 
+class Slice(Document, frozen=True, kw_only=True):
+    """What a rotating verdict read of the payload: the next slices after those of the verdict before it.
+
+    Law: of verdicts with one `rotation`, each `first` is where the one before ended, so what they read can be counted.
+
+    Args:
+        first: The first slice that was read, from 0.
+        count: How many were read, from that one on; after the last slice comes the first.
+        rotation: Into how many the payload is cut (`verify.shares`).
+        done: How many were read in succession up to here; all bytes were, once it reaches `rotation`.
+        saves: For how many saves slices were read up to here, the generation's own included.
+    """
+
+    first: Annotated[int, Meta(ge=0)]
+    count: Annotated[int, Meta(ge=1)]
+    rotation: Annotated[int, Meta(ge=2)]
+    done: Annotated[int, Meta(ge=1)]
+    saves: Annotated[int, Meta(ge=1)]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple((self.first + offset) % self.rotation for offset in range(self.count))
+
+    @property
+    def covers(self) -> bool:
+        """Whether every byte has been read, by this verdict and those before it."""
+        return self.done >= self.rotation
+
+
 class Verdict(Document, frozen=True, kw_only=True):
     """What one gate says of one subject.
 
@@ -160,6 +207,7 @@ class Verdict(Document, frozen=True, kw_only=True):
         checks: In the order they were made.
         required: Names of the checks without which it could not have passed.
         notes: What refuses nothing.
+        slice: What was read of the payload, on the rotating rung alone.
     """
 
     tier: Tier
@@ -169,6 +217,7 @@ class Verdict(Document, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     required: tuple[str, ...]
     notes: tuple[Note, ...] = ()
+    slice: Slice | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -176,11 +225,11 @@ class Verdict(Document, frozen=True, kw_only=True):
 
     @property
     def is_weaker_pass(self) -> bool:
-        """Whether it passed below the full rung: it shows nothing above that, so it replaces no verdict that does.
+        """Whether it passed below what its gate is asked for: it replaces no verdict that did not.
 
         A fail counts on every rung.
         """
-        return self.outcome is Outcome.PASS and self.rung is not Rung.FULL
+        return self.outcome is Outcome.PASS and not self.rung.is_asked
 
 
 def judge(
@@ -191,6 +240,7 @@ def judge(
     checks: Iterable[Check],
     notes: Iterable[Note] = (),
     required: Iterable[str],
+    slice: Slice | None = None,  # noqa: A002 - the verdict's own word for it
 ) -> Verdict:
     """Compute a verdict from checks.
 
@@ -205,6 +255,7 @@ def judge(
         checks: Everything that was asked.
         notes: What refuses nothing.
         required: Names of the checks without which nothing passes.
+        slice: What was read of the payload, on the rotating rung.
     """
     made, needed = tuple(checks), tuple(required)
     outcomes = [check.outcome for check in made]
@@ -218,7 +269,14 @@ def judge(
     else:
         outcome = Outcome.NOT_RUN
     return Verdict(
-        tier=tier, rung=rung, subject=subject, outcome=outcome, checks=made, required=needed, notes=tuple(notes)
+        tier=tier,
+        rung=rung,
+        subject=subject,
+        outcome=outcome,
+        checks=made,
+        required=needed,
+        notes=tuple(notes),
+        slice=slice,
     )
 
 
@@ -247,7 +305,7 @@ def waive(verdict: Verdict, ignored: Mapping[str, str]) -> Verdict:
     for check in verdict.checks:
         if check.name in ignored and check.outcome is not Outcome.PASS:
             detail = f"ignored: {ignored[check.name]}"
-            message = f"{check.name} ignored with {len(check.findings)} findings: {ignored[check.name]}"
+            message = f"{check.name} ignored with {counted(len(check.findings), 'finding')}: {ignored[check.name]}"
             notes.append(Note(reason=NoteReason.CHECK_IGNORED, message=message, offender=check.name))
             checks.append(Check(name=check.name, state=CheckState.NOT_RUN, detail=detail))
         else:
@@ -259,4 +317,5 @@ def waive(verdict: Verdict, ignored: Mapping[str, str]) -> Verdict:
         checks=checks,
         notes=notes,
         required=[name for name in verdict.required if name not in ignored],
+        slice=verdict.slice,
     )

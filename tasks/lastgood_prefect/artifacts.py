@@ -27,6 +27,7 @@ from prefect.logging import get_logger
 from lastgood.config import ReportSettings
 from lastgood.digest import Algorithm, hash_bytes
 from lastgood.records import Kept, Measurements, Record
+from lastgood.text import counted
 from lastgood.verdict import WORST_FIRST, Check, Outcome, Verdict
 from lastgood_prefect import escape
 
@@ -138,6 +139,9 @@ def _told(record: Record, where: str | None) -> Iterator[str]:
         facts.append(f"{record.measurements.seconds:.3f} s")
     if record.measurements.read_bytes is not None:
         facts.append(f"{record.measurements.read_bytes} bytes read")
+    if record.measurements.read_bytes_per_second is not None:
+        rate = f"{record.measurements.read_bytes_per_second / 2**20:.1f} MiB/s"
+        facts[-1] += f" in {record.measurements.read_seconds:.3f} s ({rate})"
     yield f"{', '.join(facts)}; on {escape.markdown(record.host)}, {record.finished_at:%Y-%m-%d %H:%M:%S} UTC"
     for check in verdict.checks:
         yield from _findings(check)
@@ -236,9 +240,10 @@ def show_phases(name: str, measured: Measurements) -> None:
         {"phase": escape.markdown(phase), "seconds": f"{spent:.3f}", "share": f"{spent / whole:.1%}" if whole else ""}
         for phase, spent in (*measured.phases.items(), ("recovery", whole))
     ]
+    steps = measured.rpo_loss_steps
     title = (
         f"Recovery of {escape.markdown(name)}: RTO {whole:.3f} s from the kill to every rank's first step, "
-        f"{measured.rpo_loss_steps} steps lost"
+        f"{counted(steps, 'step') if steps is not None else 'unmeasured steps'} lost"
     )
     _try("phases", create_table_artifact, key=lawful_key("tier3-phases", name), table=table, description=title)
 

@@ -256,7 +256,7 @@ def _down_to_commits(location: Location) -> Sequence[Path]:
 
 
 def _described(anchor: _Anchor | None, location: Location) -> str:
-    if location.store.local_directory(location.keys.family) is None:
+    if location.store.local_directory(location.keys.commits) is None:
         return f"listing {printable(location.family_uri)}"
     if anchor is None:
         return f"waiting for its root: {printable(location.store.uri)}"

@@ -222,13 +222,14 @@ class Lifeline:
 
 
 @contextlib.contextmanager
-def lifeline(limit: timedelta) -> Iterator[Lifeline]:
+def lifeline(limit: timedelta, *, needs_server: bool = True) -> Iterator[Lifeline]:
     """Watch over the run under way; what is done after the work, in the context, is done whatever became of the server.
 
     Args:
         limit: The longest that the work may take.
+        needs_server: Whether the work ends with the server, too: not where it is there to outlast that.
     """
-    line = Lifeline(Server.configured(), Worker.of_this_run(), limit=limit)
+    line = Lifeline(Server.configured() if needs_server else None, Worker.of_this_run(), limit=limit)
     try:
         yield line
         line.await_server()

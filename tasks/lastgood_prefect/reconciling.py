@@ -65,10 +65,11 @@ def reconcile_family(family: ConfiguredFamily, *, older_than: timedelta) -> Roun
         return Round(family=family, errors=tuple(errors))  # nothing was saved there yet, or nobody can tell
     tidied = attempt(lambda: _result(tidy_family(family, older_than, return_state=True), Tidied), Tidied())
     nothing: tuple[GenerationId, ...] = ()
-    waiting = attempt(family.family.unjudged, nothing)
-    answers = tuple(verify(family, generation) for generation in waiting)
+    answers = [verify(family, generation) for generation in attempt(family.family.unjudged, nothing)]
+    # Asked after the others were judged: of a save that waited, all that it owes has been read by now.
+    answers += [verify(family, generation) for generation in attempt(family.family.owing, nothing)]
     stale = attempt(lambda: _result(find_stale_evidence(family, return_state=True), tuple), ())
-    return Round(family=family, tidied=tidied, answers=answers, stale=stale, errors=(*tidied.errors, *errors))
+    return Round(family=family, tidied=tidied, answers=tuple(answers), stale=stale, errors=(*tidied.errors, *errors))
 
 
 def _result(state: State[Any], kind: type[_Answer]) -> _Answer:

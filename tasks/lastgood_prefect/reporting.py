@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from prefect import State, task
 from prefect.cache_policies import NO_CACHE
 
+from lastgood.text import counted
 from lastgood.verdict import Outcome
 from lastgood_prefect import artifacts, escape
 from lastgood_prefect.settings import read_settings
@@ -80,7 +81,8 @@ def conclude(written: Written) -> State[Any]:
     """The final state of a run that wrote this report."""
     report = written.report
     if report.outcome is Outcome.PASS:
-        return state_of(Outcome.PASS, f"every objective of {len(report.indicators)} families is met")
+        families = counted(len(report.indicators), "family", "families")
+        return state_of(Outcome.PASS, f"every objective of {families} is met")
     return state_of(report.outcome, "; ".join(_missed(written)))
 
 

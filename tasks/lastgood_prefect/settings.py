@@ -15,6 +15,7 @@ from lastgood.config import Configuration, FamilySettings, read_configuration
 from lastgood.errors import UsageError
 from lastgood.family import Family
 from lastgood.location import Location
+from lastgood.stores import StoreSettings, settings_of
 
 __all__ = ["VARIABLE", "ConfiguredFamily", "configured_families", "configured_family", "read_settings"]
 
@@ -23,11 +24,12 @@ VARIABLE = "LASTGOOD_CONFIG"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredFamily:
-    """A family of the configuration: where it is and what is demanded of it."""
+    """A family of the configuration: where it is, what is demanded of it, and how its store is spoken to."""
 
     name: str
     location: Location
     settings: FamilySettings
+    store_settings: StoreSettings | None = None
 
     @property
     def family(self) -> Family:
@@ -79,4 +81,5 @@ def _configured(configuration: Configuration, name: str) -> ConfiguredFamily:
     location = configuration.locate(settings.uri(name))
     if location.generation is not None:
         raise UsageError(f"names a generation, not a family: {name}: {location.uri}")
-    return ConfiguredFamily(name=name, location=location, settings=settings)
+    spoken = settings_of(location.store.uri, configuration.stores)
+    return ConfiguredFamily(name=name, location=location, settings=settings, store_settings=spoken)

@@ -26,11 +26,16 @@ from lastgood.verify import Depth
 from lastgood_prefect import artifacts, escape, events
 from lastgood_prefect.origin import current_origin
 from lastgood_prefect.settings import ConfiguredFamily, read_settings
+from lastgood_prefect.sharding import spread_reading
 from lastgood_prefect.states import final_state
 
-__all__ = ["Answer", "conclude", "judge_once", "show", "unjudged", "verify", "verify_each", "verify_generation"]
+__all__ = ["Answer", "conclude", "due", "judge_once", "show", "verify", "verify_each", "verify_generation"]
 
 MAXIMUM_GENERATIONS = 1000
+NEWEST = 100
+"""Whose evidence a run looks at, so that a family of many saves costs an event no more than one of few. Whatever came
+out inconclusive longer ago is for the sweep, which looks at all of it.
+"""
 RETRY_DELAYS_SECONDS = (2.0, 10.0, 60.0)
 TIMEOUT = timedelta(hours=6)
 """A terabyte at 50 MB/s; whoever reads more slowly has another trouble than this checkpoint."""
@@ -66,16 +71,22 @@ class Answer:
         return known.verdict if known is not None else None
 
 
-def unjudged(family: ConfiguredFamily) -> Iterator[GenerationId]:
-    """Every generation without a conclusive verdict, oldest first, and those committed meanwhile; each once.
+def due(family: ConfiguredFamily, named: Sequence[GenerationId] = ()) -> Iterator[GenerationId]:
+    """What a run is to judge: the generations that it names, else each without any record, and of the newest each
+    without a conclusive verdict, oldest first, those committed meanwhile included; and then what owes a slice to the
+    saves since. Each once.
 
     At most `MAXIMUM_GENERATIONS`: whoever saves faster than we judge must still see a run end and report.
     """
-    tried: set[GenerationId] = set()
-    while fresh := family.family.unjudged(besides=tried)[: MAXIMUM_GENERATIONS - len(tried)]:
+    tried = set(named)
+    yield from named
+    while not named and (
+        fresh := family.family.unjudged(besides=tried, newest=NEWEST)[: MAXIMUM_GENERATIONS - len(tried)]
+    ):
         for generation in fresh:
             tried.add(generation)
             yield generation
+    yield from (one for one in family.family.owing()[:MAXIMUM_GENERATIONS] if one not in tried)
 
 
 def verify(family: ConfiguredFamily, generation: GenerationId, depth: Depth = Depth.FULL) -> Answer:
@@ -176,7 +187,7 @@ def _judge(family: ConfiguredFamily, generation: GenerationId, depth: Depth, las
         skipped = f"{generation}: skipped, conclusive evidence stands ({outcome})"
         return Answer(generation=generation, skipped=skipped, standing=standing)
     progress = _progress(family, generation)
-    judged = gate.judge(generation, depth=depth, progress=progress)
+    judged = gate.judge(generation, depth=depth, progress=progress, read=spread_reading(family, generation))
     progress.close()
     if judged.may_be_repeated and not last:
         unclear = [check for check in judged.verdict.checks if not check.outcome.is_conclusive]

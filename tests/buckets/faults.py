@@ -17,6 +17,7 @@ __all__ = [
     "INTERNAL_ERROR",
     "SLOW_DOWN",
     "AbortBody",
+    "After",
     "Answer",
     "Before",
     "Delay",
@@ -128,6 +129,17 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
+class After:
+    """The server has done what it was asked; something happens before anybody hears of it.
+
+    Args:
+        callback: Called in the proxy's thread; e.g. kills whoever asked.
+    """
+
+    callback: Callable[[Request], object]
+
+
+@dataclass(frozen=True, slots=True)
 class AbortBody:
     """The head promises the whole body; so much of it comes, and then the connection is reset, or closed in peace."""
 
@@ -173,6 +185,7 @@ Fault = (
     | Delay
     | Answer
     | Before
+    | After
     | AbortBody
     | Truncate
     | FlipBit

@@ -23,16 +23,18 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Protocol, Self, cast
 from urllib.parse import urlsplit
 
 from lastgood.testing.server import HOST, BucketServer
 from tests.buckets.faults import (
     AbortBody,
+    After,
     Answer,
     Before,
     Delay,
@@ -49,7 +51,7 @@ from tests.buckets.faults import (
 )
 from tests.buckets.servers import connect
 
-__all__ = ["FaultProxy", "Injection"]
+__all__ = ["FaultProxy", "Injection", "Journal"]
 
 BLOCK_BYTES: Final = 64 * 2**10
 UPSTREAM_SECONDS: Final = 60
@@ -86,15 +88,30 @@ class _Answered:
     body: bytes
 
 
+class Journal(Protocol):
+    """Whoever wants to know in which order objects were written."""
+
+    def wants(self, request: Request) -> bool:
+        """Whether a request is one of those whose order matters."""
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Held while the server works on such a request, until it has answered."""
+
+    def wrote(self, request: Request, body: bytes) -> None:
+        """The server accepted it; called before the turn ends."""
+
+
 class FaultProxy:
     """A proxy on a port of its own, from entry to exit. Its methods may be called from any thread.
 
     Args:
         server: What it stands before; may be stopped and started meanwhile.
+        journal: Who keeps what is written, in its order.
     """
 
-    def __init__(self, server: BucketServer) -> None:
+    def __init__(self, server: BucketServer, journal: Journal | None = None) -> None:
         self.server = server
+        self.journal = journal
         self._lock = threading.Lock()
         self._injections: list[Injection] = []
         self._requests: list[Request] = []
@@ -296,11 +313,13 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             case Before(callback):
                 callback(self._sent)
-        with self._upstream() as response:
+        with self._kept_upstream() as response:
             match injection.fault if injection else None:
                 case LostReply():
                     response.read()
                     raise _Hangup
+                case After(callback):
+                    callback(self._sent)
                 case Delay(hold):
                     if self.server.proxy._ended.wait(hold.total_seconds()):
                         raise _Hangup
@@ -327,7 +346,24 @@ class _Handler(BaseHTTPRequestHandler):
         return data
 
     @contextlib.contextmanager
-    def _upstream(self) -> Iterator[http.client.HTTPResponse]:
+    def _kept_upstream(self) -> Iterator[http.client.HTTPResponse]:
+        """Ask the server, and have what it accepts kept by the journal in the order in which it did."""
+        journal = self.server.proxy.journal
+        if journal is None or not journal.wants(self._sent):
+            with self._upstream(self._body()) as response:
+                yield response
+            return
+        # Whole before its turn: a client that dies half-way has then asked nothing, as it would have without us.
+        body = b"".join(self._body())
+        with contextlib.ExitStack() as stack:
+            with journal.turn():
+                response = stack.enter_context(self._upstream((body,)))
+                if response.status < 300:
+                    journal.wrote(self._sent, body)
+            yield response
+
+    @contextlib.contextmanager
+    def _upstream(self, body: Iterable[bytes]) -> Iterator[http.client.HTTPResponse]:
         """Ask the server, on a connection of its own."""
         place = urlsplit(self.server.proxy.server.endpoint)
         connection = http.client.HTTPConnection(cast(str, place.hostname), place.port, timeout=UPSTREAM_SECONDS)
@@ -342,7 +378,7 @@ class _Handler(BaseHTTPRequestHandler):
             connection.endheaders()
             # A server may refuse before it has read the body.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                for data in self._body():
+                for data in body:
                     connection.send(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
                 if chunked:
                     connection.send(b"0\r\n\r\n")

@@ -6,14 +6,16 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lastgood.cli import run as command_line
-from lastgood.errors import PublishError, ResumeRefused
+from lastgood.errors import PublishError, ResumeRefused, StoreTransientError
 from lastgood.family import Family
 from lastgood.location import locate
 from lastgood.manifest import Component
@@ -22,6 +24,7 @@ from lastgood.reconcile import sweep
 from lastgood.replica.shipping import traces_at_hand
 from lastgood.replica.trace import TraceReader
 from lastgood.replica.tracing import RunTrace
+from lastgood.restore.materialize import make_copy, open_scratch
 from lastgood.run import Run, SoloGroup
 from lastgood.stores.scratch import SharedCopy
 from lastgood.verdict import Outcome, Reason
@@ -82,6 +85,21 @@ def test_damage_in_the_bucket_is_never_loaded(bucket: str, seaweedfs: SeaweedFS)
     with pytest.raises(ResumeRefused) as refused:
         Run.start(uri, SoloGroup())
     assert [finding.reason for finding in refused.value.findings] == [Reason.DIGEST_MISMATCH]
+
+
+def test_a_private_copy_says_what_it_read_of_the_bucket_and_how_fast(bucket: str, tmp_path: Path) -> None:
+    """What a restore costs in a bucket is the reading: its bandwidth decides how often it can be done."""
+    uri = f"s3://{bucket}/runs/llm"
+    run = Run.start(uri, SoloGroup(), allow_fresh=True)
+    save(run, 10, b"w" * 3_000_000)
+    run.close()
+    family = locate(uri)
+    location = family.of(Family(family).survey().candidates[0])
+    with open_scratch(location, tmp_path, keep=False, purpose="restore") as place:
+        copy = make_copy(location, place)
+    assert copy.read_bytes == 3_000_000
+    assert copy.read_seconds is not None
+    assert 0 < copy.read_seconds <= copy.seconds
 
 
 def test_a_failed_publish_leaves_what_was_there(bucket: str, seaweedfs: SeaweedFS) -> None:
@@ -232,3 +250,55 @@ def test_a_copy_that_failed_is_fetched_by_the_next() -> None:
     copy = SharedCopy("resume-2", lambda path: (path / "whole").touch())
     assert [one.name for one in copy.path.iterdir()] == ["whole"]
     copy.close()
+
+
+def held_by_a_process_that_stopped(scratch: Path, name: str) -> subprocess.Popen[str]:
+    """Another process that has begun to fetch a copy and does nothing until it gets a line."""
+    program = (
+        "import sys, tempfile; from lastgood.stores.scratch import SharedCopy\n"
+        "tempfile.tempdir = sys.argv[1]\n"
+        "def fill(path): (path / 'half').write_text('x'); print('begun', flush=True); sys.stdin.readline()\n"
+        f"copy = SharedCopy({name!r}, fill); sys.stdin.read()\n"
+    )
+    fetcher = subprocess.Popen(
+        [sys.executable, "-c", program, str(scratch)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert fetcher.stdout is not None
+    assert fetcher.stdout.readline() == "begun\n"
+    return fetcher
+
+
+def test_a_copy_that_stands_still_is_not_waited_for_without_end(scratch: Path) -> None:
+    """A rank that hangs while it fetches must not hang its machine in silence; what it has so far stays its own."""
+    with held_by_a_process_that_stopped(scratch, "resume-4") as fetcher:
+        with pytest.raises(StoreTransientError, match=r"copy stands still: .*lastgood-resume-4") as late:
+            SharedCopy("resume-4", lambda path: None, patience=timedelta(seconds=0.5))
+        assert late.value.hint is not None
+        assert "fuser" in late.value.hint
+        assert (scratch / "lastgood-resume-4" / "content" / "half").read_text() == "x"
+        fetcher.kill()
+    SharedCopy("resume-4", lambda path: (path / "whole").touch()).close()
+
+
+def test_a_copy_that_grows_is_waited_for(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terabyte takes longer than any patience, and there is nothing wrong with it."""
+    now, patience = 0.0, timedelta(seconds=60)
+    with held_by_a_process_that_stopped(scratch, "resume-5") as fetcher:
+
+        def sleep(seconds: float) -> None:
+            """Time passes by half of the patience, and another part has come."""
+            nonlocal now
+            now += patience.total_seconds() / 2
+            (scratch / "lastgood-resume-5" / "content" / f"part-{now:.0f}").touch()
+            if now == 10 * patience.total_seconds():
+                assert fetcher.stdin is not None
+                fetcher.stdin.write("go on\n")
+                fetcher.stdin.flush()
+                while not (scratch / "lastgood-resume-5" / "whole").exists():
+                    time.sleep(0.01)
+
+        monkeypatch.setattr("lastgood.stores.scratch.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+        copy = SharedCopy("resume-5", lambda path: None, patience=patience)
+        assert (copy.path / "part-600").exists()
+        copy.close()
+        fetcher.communicate()

@@ -61,6 +61,8 @@ def serves(server: Any) -> None:
 )
 def test_a_server_serves_and_leaves_nothing(kind: type[Any]) -> None:
     """A port, a process or a directory that stayed behind would be met by the next test, or by the next developer."""
+    # One that was killed, once, under a number that is free again.
+    before = set(Path("/tmp").glob("seaweedfs-*.sock"))
     with kind() as server:
         serves(server)
         ports, pids, home = server.ports, server.pids, server.home
@@ -68,7 +70,7 @@ def test_a_server_serves_and_leaves_nothing(kind: type[Any]) -> None:
     assert not any(is_listening(port) for port in ports)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not home.exists()
-    assert sockets_of(ports) == []
+    assert set(sockets_of(ports)) <= before
 
 
 def test_seaweedfs_listens_on_loopback_alone(seaweedfs: SeaweedFS) -> None:
@@ -137,7 +139,7 @@ def test_a_server_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
         assert is_listening(ports[0])
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
@@ -154,7 +156,7 @@ def test_an_unwilling_server_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
         server.stop()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         assert not Path(f"/proc/{pid}").exists()
 
 
@@ -265,7 +267,7 @@ def test_changes_are_posted_to_a_webhook() -> None:
         try:
             with SeaweedFS(webhook=f"http://{HOST}:{receiver.server_address[1]}/events") as server:
                 serves(server)
-                deadline = time.monotonic() + 20
+                deadline = time.monotonic() + 60
                 while not any(b"/buckets/bucket/a/b c.bin" in body for body in bodies):
                     assert time.monotonic() < deadline, bodies
                     time.sleep(0.05)

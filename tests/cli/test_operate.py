@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,25 @@ def test_a_name_of_the_configuration_stands_for_the_uri(
     assert call("rollback", "llm-7b", str(family.generations[0]), "--reason", "loss spiked").code == 0
     assert call("latest", "llm-7b").out == f"{uri}/{family.generations[0]}\n"
     assert call("inspect", "llm-7b").out.startswith(f"{uri}: ")
+
+
+def test_a_misspelled_name_is_answered_with_the_nearest(
+    call: Call, family: BuiltFamily, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for a path it is a family without a commit, and a launcher may start that at step zero."""
+    config = tmp_path / "lastgood.toml"
+    config.write_text(f'[families.llm-7b]\nroot = "{family.root}"\n')
+    monkeypatch.setenv("LASTGOOD_CONFIG", str(config))
+    monkeypatch.setattr(os, "execvp", lambda *_: pytest.fail("started a run"))
+    for command in ("restore", "drill", "status", "latest", "inspect", "verify", "seal", "exec"):
+        told = call(command, "lml-7b", *(("--allow-fresh", "--", "true") if command == "exec" else ()))
+        assert told.code == 64
+        assert "did you mean `llm-7b`? write ./lml-7b for a path that is yet to be made" in told.out + told.err
+    monkeypatch.chdir(family.root)
+    for other in ("./lml-7b", "llm-70b"):
+        assert "did you mean" not in call("latest", other).err, "a path, and the next of a series"
+    monkeypatch.chdir(uri)
+    assert "not a generation of .: other" in call("latest", "other").err
 
 
 def test_a_uri_needs_no_configuration(

@@ -106,7 +106,12 @@ def test_allow_fresh_starts_an_empty_family_and_refuses_one_that_holds_commits(
     """Step zero over existing commits would lose them; on an empty family it is the only way to begin."""
     echo = ["--allow-fresh", "--", "echo", "from [{generation}]"]
     fresh = [sys.executable, "-m", "lastgood", "exec", f"{family.root}/new", *echo]
-    assert subprocess.run(fresh, capture_output=True, text=True).stdout == "from []\n"
+    began = subprocess.run(fresh, capture_output=True, text=True)
+    assert began.stdout == "from []\n"
+    assert (
+        began.stderr.splitlines()[-1]
+        == "lastgood: starts at step zero: nothing was ever committed here, and --allow-fresh allows it"
+    ), "what was allowed must not read like a refusal"
     torn(family.root)
     refused = subprocess.run([sys.executable, "-m", "lastgood", "exec", uri, *echo], capture_output=True, text=True)
     assert (refused.returncode, refused.stdout) == (1, "")

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from lastgood import documents
+from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import Component
+from lastgood.markers import ResumeRecord
+from lastgood.protocol import burn, claim, decide, perform
 from lastgood.publish import StagedArtifact
 from lastgood.run import Run, SoloGroup
-from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_job
+from lastgood.stores import LocalStore
+from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_job, build_life
 from tests.cli.conftest import Told
 
 Call = Callable[..., Told]
@@ -69,6 +74,43 @@ def test_verify_all_reads_every_generation(call: Call, family: BuiltFamily, uri:
     assert len(json.loads(told.out)) == 4
 
 
+def test_a_slot_that_was_given_up_is_not_judged(call: Call, family: BuiltFamily, uri: str) -> None:
+    """It holds nothing, so a fail of it would be put on record against a publish that was abandoned on purpose."""
+    perform(family.store, burn(family.keys, GenerationId(1, 48), "2" * 32))
+    for every in ((), ("--all",)):
+        told = call("verify", uri, *every)
+        assert (told.code, "generation_burned" in told.out) == (0, False)
+    assert family.store.names(family.keys.refusals).files == ()
+    assert call("inspect", uri).out.splitlines()[2].split()[:3] == ["00000001-0000000000000048", "48", "burned"]
+
+
+def test_a_family_in_which_nothing_was_finished_is_never_passed(call: Call, tmp_path: Path) -> None:
+    """A gate that asks by exit code must not go on because nothing was there to be wrong."""
+    store, keys = LocalStore(tmp_path), FamilyKeys("llm-7b")
+    older = perform(store, claim(keys, nonce="1" * 32, host="test"))
+    perform(store, decide(keys, older, nonce="1" * 32, allow_fresh=True))
+    told = call("verify", str(tmp_path / "llm-7b"))
+    assert (told.code, told.out.splitlines()[0]) == (2, "NOT RUN: llm-7b, tier 1 (full)")
+    assert "nothing was ever committed" in call("status", str(tmp_path / "llm-7b")).out
+
+
+def test_status_says_why_nothing_may_be_resumed_and_what_to_do(call: Call, family: BuiltFamily, uri: str) -> None:
+    """`latest` sends people here, so it must know no less: what was passed over, and the way on."""
+    for generation in family.generations:
+        (family.root / family.keys.manifest(generation)).unlink()
+    told = call("status", uri)
+    assert (told.code, told.out.count("passed over manifest_missing: ")) == (1, 3)
+    number = perform(family.store, claim(family.keys, nonce="2" * 32, host="test"))
+    decision = ResumeRecord(nonce="2" * 32, from_generation=None, from_commit=None, keeps={})
+    (family.root / family.keys.resume(number)).write_bytes(documents.canonical_bytes(decision))
+    for command in ("latest", "status"):
+        told = call(command, uri)
+        text = told.out + told.err
+        assert told.code == 1
+        assert text.count("not kept by the takeover of incarnation 2") == 4
+        assert "`lastgood rollback FAMILY GENERATION --reason ...` goes back to it" in text
+
+
 def test_inspect_shows_a_generation_on_one_screen(call: Call, family: BuiltFamily, uri: str) -> None:
     """What it is, how far it got, over how many ranks, and what it holds."""
     told = call("inspect", f"{uri}/{family.newest}")
@@ -78,6 +120,25 @@ def test_inspect_shows_a_generation_on_one_screen(call: Call, family: BuiltFamil
     assert "optimizer" in told.out
     assert len(told.out.splitlines()) <= 40
     assert call("inspect", uri).out.count("committed") == 3
+
+
+def test_inspect_of_a_tree_tells_generations_of_our_own_as_their_family_does(family: BuiltFamily, call: Call) -> None:
+    """Of two lives the newer counts, whatever its step; what is not committed is no checkpoint yet."""
+    later = build_life(family, steps=(13, 14))
+    (family.root / family.keys.commit(later.newest)).unlink()
+    latest = call("latest", str(family.root / family.family)).out.strip()
+    told = call("inspect", "--recursive", str(family.root))
+    assert told.code == 0
+    assert "5 checkpoints: 4 resumable, 1 in_progress" in told.out
+    assert f"newest that can be resumed: {latest}, step 13" in told.out
+    document = json.loads(call("inspect", "--recursive", str(family.root), "--json").out)
+    assert document[-2]["sealed"] == f"as {later.generations[-2]}, committed"
+    assert document[-1]["sealed"] is None
+    one = call("inspect", "--recursive", f"{family.root}/{family.family}/{later.newest}")
+    assert (one.code, "COMMIT is written when everything is durable" in one.out) == (1, True)
+    refused = call("latest", "--policy", "structural", str(family.root / family.family))
+    assert (refused.code, refused.out) == (64, "")
+    assert "leave out --policy structural" in refused.err
 
 
 def test_inspect_says_where_a_component_without_a_file_of_its_own_lies(call: Call, tmp_path: Path) -> None:
@@ -126,11 +187,11 @@ def test_a_quiet_status_speaks_only_of_what_is_broken(
     ("arguments", "code", "said"),
     [
         (("verify", "{root}/llm-7b/00000001-0000000000000099"), 64, "no such generation"),
-        (("verify", "{root}/unknown"), 64, "not a lastgood family"),
+        (("verify", "{root}/unknown"), 64, "no family and no checkpoint"),
         (("verify", "/nowhere/at/all"), 2, "root is not a directory"),
         (("status", "/nowhere/at/all"), 2, "root is not a directory"),
         (("status",), 64, "no family named"),
-        (("inspect", "{root}/unknown"), 64, "not a lastgood family"),
+        (("inspect", "{root}/unknown"), 64, "no family and no checkpoint"),
         (("inspect", "ftp://host/x"), 64, "unsupported scheme"),
         (("latest", ""), 64, "not a family"),
         (("verfy", "{root}/llm-7b"), 64, "No such command"),
@@ -186,3 +247,23 @@ def test_an_ignored_check_passes_with_its_reason_in_the_verdict(
     told = call("verify", "llm-7b", "--config", str(config), "--no-record")
     assert told.code == 0
     assert "a sidecar of our data team lies there" in told.out
+
+
+def test_verify_reads_a_slice_where_the_file_says_so_and_all_when_asked(
+    call: Call, family: BuiltFamily, uri: str, tmp_path: Path
+) -> None:
+    """What costs an hour on every save must be said, and a person can have the whole."""
+    file = tmp_path / "rotating.toml"
+    file.write_text(f'[stores."{family.root}"]\nverify = {{ mode = "rotating", rotation = 4 }}\n')
+    told = call("verify", f"{uri}/{family.newest}", "--config", str(file))
+    assert told.code == 0
+    assert "tier 1 (rotating)" in told.out
+    assert "slice 1 of 4 (1 read in succession)" in told.out
+    assert "partly_read" in call("latest", uri).err
+    told = call("verify", f"{uri}/{family.newest}", "--read-all", "--config", str(file))
+    assert "tier 1 (full)" in told.out
+    assert "partly_read" not in call("latest", uri).err
+    told = call("reconcile", uri, "--config", str(file))
+    assert told.code == 0
+    assert str(family.newest) not in told.out, "nothing of it is owed"
+    assert str(family.generations[0]) in told.out

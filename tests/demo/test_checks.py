@@ -15,8 +15,11 @@ from lastgood.testing.damage import CATALOGUE, Scene
 from lastgood.verdict import Check, CheckState, Rung, Tier, Verdict, judge
 from lastgood.verify import verify_family, verify_generation
 from lastgood_prefect.demo.checks import (
+    check_announced,
     check_drill,
     check_nothing_left,
+    check_reading,
+    check_recovery,
     check_refusals,
     check_report,
     check_restore,
@@ -76,6 +79,27 @@ def test_the_trainer_may_know_no_server() -> None:
     assert check_trainer([{"HOME": "/x"}]), "nobody looked at the ranks"
 
 
+def test_a_job_that_was_killed_must_go_on_from_what_it_had_saved() -> None:
+    """A job that began anew, was never killed or resumed a stranger's save must fail the demo."""
+    saved = (G10, GenerationId(2, 20))
+    assert check_recovery({1: None, 2: str(G10)}, saved) == ()
+    assert check_recovery({1: None}, saved)
+    assert check_recovery({}, saved)
+    assert check_recovery({1: None, 2: None}, saved)
+    assert check_recovery({1: str(G10), 2: str(G10)}, saved)
+    assert check_recovery({1: None, 2: str(GenerationId(2, 20))}, saved)
+    assert check_recovery({1: None, 2: str(G20)}, saved)
+    assert check_recovery({1: None, 2: str(G10), 3: str(G10)}, saved)
+
+
+def test_a_bucket_must_announce_every_save() -> None:
+    """The slow listing would find every save all the same, and nobody would see that no event ever came."""
+    assert check_announced(4, 4) == check_announced(7, 4) == ()
+    assert check_announced(3, 4)
+    assert check_announced(0, 4)
+    assert check_announced(None, 4) == (), "a directory has nobody to announce it"
+
+
 def test_a_run_must_say_what_its_record_says() -> None:
     """A green run over a failed restore, or a verdict that leads to no run, must fail the demo."""
     passed, unclear = record(verdict()), record(verdict(CheckState.INCONCLUSIVE))
@@ -112,6 +136,14 @@ def test_a_drill_passes_only_when_its_phases_add_up() -> None:
     assert check_drill(drilled({"import": 2.5}, 2.5, None))
     assert check_drill(drilled({"import": 2.5}, 2.5, state=CheckState.NOT_RUN))
     assert check_drill(None)
+
+
+def test_a_gate_that_read_a_copy_must_say_how_fast() -> None:
+    """A report that shows no bandwidth of a restore that passed must fail the demo, whatever it passed."""
+    assert check_reading(record(verdict(), Measurements(read_bytes=10, read_seconds=0.1))) == ()
+    assert check_reading(record(verdict(), Measurements(read_bytes=10)))
+    assert check_reading(record(verdict(tier=Tier.DRILL)))
+    assert check_reading(None) == (), "another check asks for a record"
 
 
 def test_a_report_passes_only_with_a_page_that_links_to_the_runs(tmp_path: Path) -> None:

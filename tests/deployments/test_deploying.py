@@ -36,6 +36,7 @@ NAMES = {
     "recovery-drill/weekly",
     "recovery-drill/ad-hoc",
     "readiness-report/hourly",
+    "relay/served",
 }
 
 

@@ -68,18 +68,17 @@ def job(tmp_path: Path) -> Any:
     told = ReplicaEnvironment(is_replica=True, family=str(tmp_path / "family"))
     with CommandLauncher(settings, told, home=tmp_path / "home", logs=tmp_path) as launcher:
         launcher.launch()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(workers := [one for one in launcher.processes() if one != launcher.agent()]) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         yield launcher, dict(enumerate(workers))
 
 
-def state(process: ProcessIdentity) -> str:
-    try:
-        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "gone"
+def stopped(launcher: CommandLauncher) -> set[ProcessIdentity]:
+    """Those of a job that a SIGSTOP holds, and no SIGCONT has let go."""
+    stats = {one: Path(f"/proc/{one.pid}/stat").read_text() for one in launcher.processes()}
+    return {one for one, stat in stats.items() if stat.rpartition(")")[2].split()[0] == "T"}
 
 
 def shoot(job: Any, fault: Fault, watch: Watch) -> Shot:
@@ -99,7 +98,7 @@ def test_one_rank_is_killed_and_no_other(job: Any) -> None:
     shot = shoot(job, ONE, PaperWatch())
     assert (shot.victims, shot.step, shot.publishing) == ((ranks[1],), 12, None)
     assert set(launcher.processes()) == {launcher.agent(), ranks[0]}
-    assert state(ranks[0]) == state(launcher.agent()) == "S"
+    assert not {ranks[0], launcher.agent()} & stopped(launcher)
 
 
 def test_the_whole_job_is_killed(job: Any) -> None:
@@ -126,7 +125,7 @@ def test_a_kill_inside_a_publish_lets_go_of_what_was_quicker(job: Any) -> None:
     shot = shoot(job, inside, watch)
     assert shot.publishing == GenerationId(1, 20)
     assert watch.looks == 4
-    assert state(job[1][0]) == "S"
+    assert stopped(job[0]) == set()
 
 
 def test_a_victim_that_missed_every_publish_is_left_running(job: Any) -> None:
@@ -135,14 +134,15 @@ def test_a_victim_that_missed_every_publish_is_left_running(job: Any) -> None:
     watch = PaperWatch(publishing=lambda: next(answers))
     with pytest.raises(FaultMissed, match="waited for a publish"):
         shoot(job, msgspec.structs.replace(ONE, inside_publish=True), watch)
-    assert [state(process) for process in job[0].processes()] == ["S", "S", "S"]
+    assert len(job[0].processes()) == 3
+    assert stopped(job[0]) == set()
 
 
 def test_a_victim_that_is_dead_already_is_no_kill(job: Any) -> None:
     """A rank that died by itself would make every launcher look good."""
     launcher, ranks = job
     launcher.signal(ranks[1], 15)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while ranks[1] in launcher.processes():
         assert time.monotonic() < deadline
     with pytest.raises(FaultMissed, match="victim ended before it was killed"):

@@ -246,9 +246,9 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
         mine = keeper.descendants(supervisor.pid)
         assert len(mine) == 4
         supervisor.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 30.0
     while any(is_alive(process) for process in mine):
-        assert time.monotonic() < deadline, "something outlived its supervisor by 5 s"
+        assert time.monotonic() < deadline, "something outlived its supervisor by 30 s"
         time.sleep(0.01)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastgood.drill.timeline import DrillPhase, has_recovered, measure_recovery
-from lastgood.replica.trace import TRACE_VERSION, Discovered, Loaded, Mark, Phase, Span, Started, Step
+from lastgood.replica.trace import TICK_NS, TRACE_VERSION, Discovered, Loaded, Mark, Phase, Span, Started, Step
 from lastgood.restore.evidence import RankTrace, read_rank
 
 ORDER = (Phase.LAUNCH, Phase.IMPORT, Phase.JOIN, Phase.BUILD, Phase.DISCOVER, Phase.LOAD, Phase.STEP)
@@ -102,13 +102,26 @@ def test_a_launcher_quicker_than_our_look_leaves_no_negative_phase() -> None:
     assert recovery.unaccounted_ns == 0
 
 
+@pytest.mark.parametrize(("before_ns", "is_believed"), [(1, True), (TICK_NS - 1, True), (TICK_NS, False)])
+def test_a_process_created_in_the_tick_of_the_kill_came_after_it(before_ns: int, is_believed: bool) -> None:
+    """The kernel dates it to the tick before; only one that is dated earlier still was there when the kill came."""
+    kill_ns = 10**9
+    spans = {Phase.LAUNCH: (kill_ns - before_ns, kill_ns + 500), Phase.STEP: (kill_ns + 500, kill_ns + 900)}
+    recovery = measure_recovery(kill_ns, kill_ns + 5000, {0: rank_trace(0, spans)})
+    assert (recovery.trouble is None) is is_believed
+    if is_believed:
+        assert recovery.seconds(DrillPhase.LAUNCH) == 5e-7
+        assert recovery.seconds(DrillPhase.STOP) == recovery.seconds(DrillPhase.RELAUNCH) == 0
+        assert recovery.unaccounted_ns == 0
+
+
 @pytest.mark.parametrize(
     ("spans", "says"),
     [
         ({Phase.LOAD: (2000, 2200), Phase.BUILD: (2100, 2300), Phase.STEP: (2300, 2400)}, "begins before load"),
         ({Phase.LAUNCH: (2000, 9000), Phase.STEP: (2500, 2600)}, "begins before launch"),
-        ({Phase.LAUNCH: (500, 900), Phase.STEP: (2500, 2600)}, "stop ends before it begins"),
-        ({Phase.LOAD: (2200, 2100), Phase.STEP: (2500, 2600)}, "load ends before it begins"),
+        ({Phase.LAUNCH: (500, 900), Phase.STEP: (2500, 2600)}, "stop ends 0.0005 ms before it begins"),
+        ({Phase.LOAD: (2200, 2100), Phase.STEP: (2500, 2600)}, "load ends 0.0001 ms before it begins"),
     ],
 )
 def test_contradicting_marks_are_named_and_explain_nothing(spans: dict[Phase, tuple[int, int]], says: str) -> None:

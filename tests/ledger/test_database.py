@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from lastgood.errors import LedgerError, UsageError
-from lastgood.ledger import open_ledger
+from lastgood.ledger import open_ledger, queries
 from lastgood.ledger.database import MIGRATIONS, VERSION, VERSION_TABLE, open_database
 from lastgood.ledger.index import MANY_ROWS
 from lastgood.ledger.tables import metadata
@@ -34,6 +34,26 @@ def test_the_newest_migration_is_the_version_that_the_code_expects() -> None:
     versions = [revision.revision for revision in ScriptDirectory(str(MIGRATIONS)).walk_revisions()]
     assert versions == [f"{number:04d}" for number in range(len(versions), 0, -1)]
     assert versions[0] == VERSION
+
+
+def test_a_ledger_of_the_first_version_is_brought_up_to_date_with_what_it_holds(url: str, root: Path) -> None:
+    """Whoever upgrades keeps what was indexed; what no record of before says stays unmeasured."""
+    fabricate(root, "a", Past(until=UNTIL, saves=4, restore_every=1))
+    ledger = open_ledger(url)
+    ledger.update({"a": str(root / "a")})
+    ledger.close()
+    database = open_database(url)
+    with database.writing() as connection:
+        before = connection.scalar(text("SELECT count(*) FROM records WHERE tier = 2 AND read_bytes IS NOT NULL"))
+        connection.execute(text("ALTER TABLE records DROP COLUMN read_seconds"))
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
+    database.close()
+    ledger = open_ledger(url)
+    with ledger.reading() as moment:
+        told = queries.restores(moment).mappings()
+    assert len([row for row in told if row["read_bytes"] is not None]) == before > 0
+    assert {(row["read_seconds"], row["read_bytes_per_second"]) for row in told} == {(None, None)}
+    ledger.close()
 
 
 def test_a_ledger_of_a_newer_version_is_refused_by_name(url: str) -> None:

@@ -22,7 +22,7 @@ RECORD = (
     "family", "generation", "step", "attempt", "outcome", "rung", "started_at", "finished_at", "seconds", "read_bytes",
     "reasons", "message", "offender", "hint", "host", "origin",
 )  # fmt: skip
-REPLICA = ("discovery_seconds", "load_seconds", "first_step_seconds")
+REPLICA = ("read_seconds", "read_bytes_per_second", "discovery_seconds", "load_seconds", "first_step_seconds")
 
 
 @pytest.fixture
@@ -48,6 +48,17 @@ def test_columns_are_a_promise(filled: Ledger) -> None:
             "committed", "newest_save_at",
         )  # fmt: skip
         assert queries.checks(moment).columns[:6] == ("family", "generation", "tier", "check", "outcome", "detail")
+
+
+def test_bandwidth_is_what_was_read_by_the_time_that_took(filled: Ledger) -> None:
+    """It is kept nowhere, so that no record can contradict itself; whoever reads frames needs no arithmetic."""
+    with filled.reading() as moment:
+        rows = [*queries.restores(moment).mappings(), *queries.drills(moment).mappings()]
+    measured = [row for row in rows if row["read_seconds"] is not None]
+    assert measured
+    for row in measured:
+        assert row["read_bytes_per_second"] == pytest.approx(row["read_bytes"] / row["read_seconds"])
+    assert all(row["read_bytes_per_second"] is None for row in rows if row not in measured)
 
 
 def test_the_counters_of_a_family_are_those_of_its_past(filled: Ledger, root: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lastgood_prefect import verifying
-from lastgood_prefect.verifying import unjudged
+from lastgood_prefect.verifying import due
 from tests.pipeline.memory import GrowingFamily
 
 
@@ -13,7 +13,7 @@ def test_a_run_judges_what_is_committed_while_it_judges(growing: GrowingFamily) 
     """The watcher lets later saves wait for the end of the run, and a run of their own costs seconds."""
     first = growing.save()
     given = []
-    for generation in unjudged(growing.configured):
+    for generation in due(growing.configured):
         given.append(generation)
         growing.judge(generation)
         if len(given) < 3:
@@ -25,7 +25,7 @@ def test_a_run_judges_what_is_committed_while_it_judges(growing: GrowingFamily) 
 def test_a_generation_that_stays_unclear_is_tried_once_a_run(growing: GrowingFamily) -> None:
     """A store that cannot tell must end in an inconclusive run, not in one that never ends."""
     growing.save(2)
-    assert list(unjudged(growing.configured)) == list(growing.built.generations)
+    assert list(due(growing.configured)) == list(growing.built.generations)
 
 
 def test_a_run_ends_although_saves_come_faster_than_verdicts(
@@ -35,7 +35,7 @@ def test_a_run_ends_although_saves_come_faster_than_verdicts(
     monkeypatch.setattr(verifying, "MAXIMUM_GENERATIONS", 3)
     growing.save(2)
     given = []
-    for generation in unjudged(growing.configured):
+    for generation in due(growing.configured):
         given.append(generation)
         growing.save()
     assert given == list(growing.built.generations[:3])

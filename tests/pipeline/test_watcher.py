@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lastgood.identity import GenerationId
-from lastgood.records import list_records
+from lastgood.records import Record, list_records
 from lastgood.verdict import Tier
 from lastgood_prefect import hints as hints_module
 from lastgood_prefect.requests import RunState
@@ -61,13 +61,13 @@ def test_thousands_of_judged_generations_are_not_asked_about_again(
     growing.judge()
     family = growing.family
     asked: list[GenerationId] = []
-    due_attempt = family.due_attempt
+    standing_record = family.standing_record
 
-    def counted(generation: GenerationId, tier: Tier) -> int | None:
+    def counted(generation: GenerationId, tier: Tier) -> Record | None:
         asked.append(generation)
-        return due_attempt(generation, tier)
+        return standing_record(generation, tier)
 
-    monkeypatch.setattr(family, "due_attempt", counted)
+    monkeypatch.setattr(family, "standing_record", counted)
     backlog = Backlog(family)
     assert backlog.look(recheck=False) == NOTHING
     assert sorted(asked) == list(growing.built.generations)

@@ -55,7 +55,7 @@ def record(text: str, *, findings: int = 1, checks: int = 1, step: int = 12) -> 
         finished_at=MOMENT,
         host=text[:60],
         lastgood="1",
-        measurements=Measurements(seconds=0.5, read_bytes=10),
+        measurements=Measurements(seconds=0.5, read_bytes=10 * 2**20, read_seconds=0.25),
     )
 
 
@@ -78,7 +78,15 @@ def test_hostile_names_are_neither_laid_out_nor_obeyed() -> None:
 def test_a_verdict_tells_reason_hint_offender_and_place() -> None:
     """Whoever opens the page at night must not have to open anything else."""
     text = verdicts_markdown([record("disk")], where={f"00000001-{12:016d} 1": "/store/record.json"})
-    for said in ("FAIL", "shard\\_missing", "offender: disk0", "hint:", "Record: /store/record.json", "0.500 s"):
+    for said in (
+        "FAIL",
+        "shard\\_missing",
+        "offender: disk0",
+        "hint:",
+        "Record: /store/record.json",
+        "0.500 s",
+        "in 0.250 s (40.0 MiB/s)",
+    ):
         assert said in text
 
 

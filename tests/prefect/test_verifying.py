@@ -18,13 +18,13 @@ from lastgood.identity import GenerationId
 from lastgood.location import Location
 from lastgood.protocol import burn, perform
 from lastgood.records import Measurements, list_records
-from lastgood.stores import LocalStore
-from lastgood.testing.build import BuiltFamily, build_family
-from lastgood.verdict import Outcome, Tier, undecided
+from lastgood.stores import LocalStore, VerifySettings
+from lastgood.testing.build import BuiltFamily, build_family, build_life
+from lastgood.verdict import Outcome, Rung, Tier, undecided
 from lastgood.verify import Depth
 from lastgood_prefect import verifying
 from lastgood_prefect.settings import ConfiguredFamily
-from lastgood_prefect.verifying import conclude, judge_once, verify_each
+from lastgood_prefect.verifying import conclude, due, judge_once, verify_each
 
 
 @pytest.fixture
@@ -183,3 +183,23 @@ def test_a_fail_that_stands_is_red_again(built: BuiltFamily, gate: ConfiguredFam
     assert "artifact_missing" in str(state.message)
     assert "conclusive evidence stands (fail)" in str(state.message)
     assert recorded(built) == [(Outcome.FAIL, 1), (Outcome.INCONCLUSIVE, 2)]
+
+
+def test_where_saves_are_read_in_rotation_older_ones_come_after_the_new_one(
+    built: BuiltFamily, gate: ConfiguredFamily
+) -> None:
+    """An event names one save, and each kept save owes it a slice; an event that comes twice owes nothing more."""
+    rotating = VerifySettings(mode="rotating", rotation=4)
+    location = Location(store=built.store, keys=built.keys, generation=None, verify=rotating)
+    turning = ConfiguredFamily(name=gate.name, location=location, settings=gate.settings)
+
+    def judge(*named: GenerationId) -> list[GenerationId]:
+        answers = [judge_once(turning, one, Depth.FULL) for one in due(turning, named)]
+        assert all(answer.record is not None and answer.record.rung is Rung.ROTATING for answer in answers)
+        return [answer.generation for answer in answers if answer.generation is not None]
+
+    assert judge() == list(built.generations)
+    newer = build_life(built, steps=(48,))
+    assert judge(newer.newest) == [newer.newest, *built.generations]
+    assert judge() == []
+    assert {record.attempt for record in list_records(built.store, built.keys, generation=built.newest)} == {1, 2}

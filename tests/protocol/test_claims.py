@@ -130,7 +130,7 @@ def test_step_zero_needs_permission_and_an_empty_lineage() -> None:
     family.commit(number, 1, "a")
     family.refuse(GenerationId(1, 1), source="tier1")
     number = family.claim("b")
-    with pytest.raises(ResumeRefused, match="none of 1 commits may be offered") as refused:
+    with pytest.raises(ResumeRefused, match="of 1 commit none may be offered") as refused:
         family.decide(number, "b", allow_fresh=True)
     assert reasons(refused.value) == [Reason.GENERATION_BARRED, Reason.FRESH_REFUSED]
 

@@ -251,7 +251,7 @@ def test_names_that_are_not_lawful_are_reported_and_decide_nothing() -> None:
     """Stray files and other spellings lie under every prefix sooner or later."""
     family = saved(1)
     stray = {
-        "commits": ["1-2", "00000001-2", "00000001-0000000000000002.tmp", "00000001-0000000000000002~x", ".nfs01"],
+        "commits": ["1-2", "00000001-2", "00000001-0000000000000002.tmp", "00000001-0000000000000002~", ".nfs01"],
         "incarnations": ["2", "00000000", "00000002.resumed", "٠٠٠٠٠٠٠٢"],
         "proven": ["latest", "00000000-0000000000000002"],
         "refusals": ["tier2_0001", "tier9-0001", "tier2-01", "tier2-0001_1-2", "note.txt"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -15,6 +16,7 @@ from lastgood.markers import Commit, GenerationPointer, Release
 from lastgood.protocol import Policy, choose, claim, commit, decide, perform, release, take_survey
 from lastgood.reasons import Reason
 from lastgood.records import Measurements, keep_verdict, list_records, newest_record, newest_records
+from lastgood.records.record import read_record
 from lastgood.stores.memory import MemoryStore
 from lastgood.verdict import Check, CheckState, Finding, Outcome, Rung, Tier, Verdict, judge
 
@@ -255,3 +257,16 @@ def test_a_torn_record_is_refused_by_name() -> None:
     store.objects[kept.key] = store.objects[kept.key][:100]
     with pytest.raises(FormatError, match=kept.key):
         list_records(store, KEYS)
+
+
+def test_a_record_of_before_the_bandwidth_was_measured_is_read() -> None:
+    """Evidence is kept for years: what it does not say is not measured, and no reason to refuse it."""
+    store, (generation, _) = family()
+    keep_verdict(store, KEYS, verdict(Tier.RESTORE), generation=generation)
+    (record,) = list_records(store, KEYS)
+    key = record.name.key(KEYS)
+    told = json.loads(store.objects[key])
+    del told["measurements"]["read_seconds"]
+    before = read_record(json.dumps(told).encode(), key)
+    assert before == record
+    assert before.measurements.read_bytes_per_second is None

@@ -1,38 +1,43 @@
-"""Families whose root is said to be in a bucket while their storage is a directory here.
-
-The relay compares events with the configured root as text, and looks at storage through the port: the two meet in
-production only, so a test may part them.
-"""
+"""Fixtures of the relay's tests: one SeaweedFS for all of them, families in it, and an orchestrator in memory."""
 
 from __future__ import annotations
 
+import itertools
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from lastgood.config import FamilySettings
-from lastgood_prefect.settings import ConfiguredFamily
+from tests.buckets.servers import SeaweedFS
 from tests.pipeline.memory import Clock, GrowingFamily, MemoryRuns
+from tests.relay.saving import SavingFamily
 
-BUCKET = "checkpoints"
-ROOT = f"s3://{BUCKET}/runs"
+_numbers = itertools.count()
 
 
-class BucketFamily(GrowingFamily):
-    """A growing family that the configuration says is in a bucket."""
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[SeaweedFS]:
+    """Shared: each test has a bucket of its own."""
+    with SeaweedFS() as server:
+        yield server
 
-    @property
-    def configured(self) -> ConfiguredFamily:
-        local = super().configured
-        settings: FamilySettings = msgspec.structs.replace(local.settings, root=ROOT)
-        return ConfiguredFamily(name=local.name, location=local.location, settings=settings)
 
-    def commit_key(self, generation: object) -> str:
-        """The key in the bucket under which a commit is announced."""
-        return f"runs/{self.built.keys.commits}/{generation}"
+@pytest.fixture
+def bucket(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of an empty bucket, which boto3's chain reaches."""
+    for name, value in seaweedfs.environ.items():
+        monkeypatch.setenv(name, value)
+    name = f"relay-{next(_numbers)}"
+    seaweedfs.create_bucket(name)
+    return name
+
+
+@pytest.fixture
+def saving(bucket: str) -> Iterator[SavingFamily]:
+    """A family in a bucket that has not saved yet."""
+    with SavingFamily(f"s3://{bucket}/runs") as family:
+        yield family
 
 
 @pytest.fixture
@@ -48,15 +53,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def growing(tmp_path: Path) -> BucketFamily:
-    """A family that has not saved yet."""
-    return BucketFamily(tmp_path)
+def growing(tmp_path: Path) -> GrowingFamily:
+    """A family in a directory, which is all that the watcher's own tests need."""
+    return GrowingFamily(tmp_path)
 
 
 @pytest.fixture
-def grow(tmp_path: Path) -> Callable[[str], BucketFamily]:
+def grow(tmp_path: Path) -> Callable[[str], GrowingFamily]:
     """Further families under the same root."""
-    return lambda name: BucketFamily(tmp_path, name)
+    return lambda name: GrowingFamily(tmp_path, name)
 
 
 @pytest.fixture

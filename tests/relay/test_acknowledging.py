@@ -10,14 +10,13 @@ from lastgood.identity import GenerationId
 from lastgood_prefect.hints import Hint
 from lastgood_prefect.requests import RunState
 from lastgood_prefect.watcher import Watcher
-from tests.pipeline.memory import Clock, MemoryRuns
-from tests.relay.conftest import BucketFamily
+from tests.pipeline.memory import Clock, GrowingFamily, MemoryRuns
 
 HINTED = frozenset({"llm-7b"})
 
 
 @pytest.fixture
-def watcher(growing: BucketFamily, runs: MemoryRuns, clock: Clock) -> Watcher:
+def watcher(growing: GrowingFamily, runs: MemoryRuns, clock: Clock) -> Watcher:
     return Watcher([growing.configured], runs, clock=clock)
 
 
@@ -25,7 +24,7 @@ def is_done(watcher: Watcher, generation: GenerationId) -> bool:
     return Hint("llm-7b", generation).is_done(watcher.unasked())
 
 
-def test_a_hint_is_done_when_its_run_was_acknowledged(growing: BucketFamily, watcher: Watcher) -> None:
+def test_a_hint_is_done_when_its_run_was_acknowledged(growing: GrowingFamily, watcher: Watcher) -> None:
     """From then on the orchestrator keeps the work, and a queue need not."""
     saved = growing.save()
     watcher.look(HINTED)
@@ -33,7 +32,7 @@ def test_a_hint_is_done_when_its_run_was_acknowledged(growing: BucketFamily, wat
 
 
 def test_a_hint_is_kept_while_the_server_is_silent(
-    growing: BucketFamily, watcher: Watcher, runs: MemoryRuns, clock: Clock
+    growing: GrowingFamily, watcher: Watcher, runs: MemoryRuns, clock: Clock
 ) -> None:
     """A message that were deleted now would be the only one who knew, if we then died."""
     saved = growing.save()
@@ -48,7 +47,7 @@ def test_a_hint_is_kept_while_the_server_is_silent(
 
 
 def test_a_hint_is_kept_while_an_earlier_run_goes_on(
-    growing: BucketFamily, watcher: Watcher, runs: MemoryRuns, clock: Clock
+    growing: GrowingFamily, watcher: Watcher, runs: MemoryRuns, clock: Clock
 ) -> None:
     """That run listed storage before this save; only the next one is sure to judge it."""
     growing.save()
@@ -66,7 +65,9 @@ def test_a_hint_is_kept_while_an_earlier_run_goes_on(
     assert len(runs.runs) == 2
 
 
-def test_a_hint_of_a_run_that_began_too_late_is_done(growing: BucketFamily, watcher: Watcher, runs: MemoryRuns) -> None:
+def test_a_hint_of_a_run_that_began_too_late_is_done(
+    growing: GrowingFamily, watcher: Watcher, runs: MemoryRuns
+) -> None:
     """A run that has not begun yet will list storage after this save."""
     growing.save()
     watcher.look(HINTED)
@@ -77,7 +78,7 @@ def test_a_hint_of_a_run_that_began_too_late_is_done(growing: BucketFamily, watc
 
 
 def test_a_hint_is_done_though_its_run_died(
-    growing: BucketFamily, watcher: Watcher, runs: MemoryRuns, clock: Clock
+    growing: GrowingFamily, watcher: Watcher, runs: MemoryRuns, clock: Clock
 ) -> None:
     """The watcher asks again out of storage, so no message need be kept for it meanwhile."""
     saved = growing.save()
@@ -92,7 +93,7 @@ def test_a_hint_is_done_though_its_run_died(
 
 
 def test_a_hint_is_kept_while_storage_cannot_tell(
-    growing: BucketFamily, watcher: Watcher, runs: MemoryRuns, clock: Clock
+    growing: GrowingFamily, watcher: Watcher, runs: MemoryRuns, clock: Clock
 ) -> None:
     """What was not looked at was not looked after."""
     saved = growing.save()
@@ -108,7 +109,7 @@ def test_a_hint_is_kept_while_storage_cannot_tell(
 
 
 def test_a_hint_of_something_that_is_not_due_is_done(
-    growing: BucketFamily, watcher: Watcher, grow: Callable[[str], BucketFamily]
+    growing: GrowingFamily, watcher: Watcher, grow: Callable[[str], GrowingFamily]
 ) -> None:
     """Judged, cut or never committed: there is nothing to ask for, and a forged event must not be kept for ever."""
     judged = growing.save()
@@ -118,7 +119,7 @@ def test_a_hint_of_something_that_is_not_due_is_done(
     assert is_done(watcher, GenerationId.parse("99999999-0000000000000001"))
 
 
-def test_a_hint_of_a_family_that_nobody_watches_is_not_done(watcher: Watcher, growing: BucketFamily) -> None:
+def test_a_hint_of_a_family_that_nobody_watches_is_not_done(watcher: Watcher, growing: GrowingFamily) -> None:
     """A spool may outlive a change of what this relay watches; the next one may watch that family again."""
     watcher.look(HINTED)
     assert not Hint("llm-13b", growing.save()).is_done(watcher.unasked())

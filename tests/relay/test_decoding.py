@@ -158,7 +158,7 @@ MEMBERS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200) | st.dictionaries(MEMBERS, JSON, max_size=6).map(lambda it: json.dumps(it).encode()))
 def test_whatever_is_sent_gives_events_or_the_one_error(body: bytes) -> None:
     """Anybody who can reach a queue or a port can send anything; no other exception may reach the relay's loop."""
@@ -166,7 +166,7 @@ def test_whatever_is_sent_gives_events_or_the_one_error(body: bytes) -> None:
         assert all(event.bucket and event.key for event in decode(body))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(list(SHAPES.values())), st.integers(min_value=0), st.binary(min_size=1, max_size=3))
 def test_a_damaged_notification_gives_events_or_the_one_error(shape: Body, place: int, damage: bytes) -> None:
     """The bytes of a real notification with some of them replaced come nearer to every branch than noise does."""
@@ -177,7 +177,7 @@ def test_a_damaged_notification_gives_events_or_the_one_error(shape: Body, place
         assert all(event.bucket and event.key for event in events)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(list(SHAPES.values())), st.text(min_size=1, max_size=60).filter(lambda key: key.isprintable()))
 def test_a_key_survives_every_sender(shape: Body, key: str) -> None:
     """What is put under a key must be heard of under that key, whatever characters it has."""

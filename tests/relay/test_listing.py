@@ -9,15 +9,14 @@ import pytest
 
 from lastgood.errors import StoreTransientError
 from lastgood_prefect.relay.listing import ListingHints
-from tests.pipeline.memory import Clock
-from tests.relay.conftest import BucketFamily
+from tests.pipeline.memory import Clock, GrowingFamily
 
 NOTHING: frozenset[str] = frozenset()
 FAMILY = frozenset({"llm-7b"})
 
 
 def test_new_names_are_a_hint_and_old_ones_are_none(
-    growing: BucketFamily, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    growing: GrowingFamily, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Listing names costs one request; looking at a family costs several, so it is done when there is a reason to."""
     growing.save()
@@ -44,7 +43,7 @@ def test_new_names_are_a_hint_and_old_ones_are_none(
     source.close()
 
 
-def test_it_waits_no_longer_than_it_is_told(growing: BucketFamily) -> None:
+def test_it_waits_no_longer_than_it_is_told(growing: GrowingFamily) -> None:
     """Whoever ends the relay must not wait for the next listing."""
     stop = threading.Event()
     source = ListingHints({"llm-7b": growing.configured.location}, stop, poll=timedelta(days=1), tick=timedelta(days=1))

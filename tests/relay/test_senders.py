@@ -1,4 +1,4 @@
-"""Notifications as real programs write them: SeaweedFS, a MinIO-format gateway, and emulators of AWS.
+"""Notifications as real programs write them: SeaweedFS, Ceph, a MinIO-format gateway, and emulators of AWS.
 
 Each object is put over S3, and must be heard of under the very family and generation that its key names.
 """
@@ -31,11 +31,13 @@ from lastgood_prefect.relay.reading import CommitKeys, Reader
 from lastgood_prefect.relay.spool import Spool
 from lastgood_prefect.relay.sqs import SqsHints
 from lastgood_prefect.relay.webhook import WebhookHints
+from tests.buckets.servers import RADOSGW_PROGRAMS, Radosgw
 from tests.relay.posting import SECRET
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
 BUCKET = "checkpoints"
+NOTIFICATIONS = Path(__file__).resolve().parents[2] / "infra" / "notifications"
 ODD = "grüße a+b %41"
 """A family whose name every encoding treats differently."""
 KEYS = CommitKeys({"llm-7b": f"s3://{BUCKET}/runs", ODD: f"s3://{BUCKET}/a b+c"})
@@ -155,21 +157,35 @@ def webhook(reader: Reader, tmp_path: Path) -> Iterator[WebhookHints]:
     source.close()
 
 
-def test_seaweedfs_is_heard(webhook: WebhookHints, reader: Reader, tmp_path: Path) -> None:
+def test_seaweedfs_is_heard(webhook: WebhookHints, reader: Reader) -> None:
     """Its filer posts every change of every path, with a bearer token."""
-    home = tmp_path / "weed"
-    home.mkdir()
-    (home / "notification.toml").write_text(
-        f"[notification.webhook]\nenabled = true\nendpoint = 'http://127.0.0.1:{webhook.port}/events'\n"
-        f"bearer_token = '{SECRET}'\npath_prefixes = ['/buckets']\n"
-    )
     program("weed")
-    with SeaweedFS(home) as server:
+    with SeaweedFS(webhook=f"http://127.0.0.1:{webhook.port}/events", token=SECRET) as server:
         s3 = client("s3", server.s3_port, server.access_key, server.secret_key)
         create_bucket(s3)
         put_all(s3)
         hear_all(webhook, lambda: webhook._returned)
     assert reader.counters.refused == reader.counters.malformed == 0
+
+
+@pytest.mark.service(*RADOSGW_PROGRAMS)
+def test_ceph_is_heard(webhook: WebhookHints, reader: Reader) -> None:
+    """Its gateway posts what `infra/notifications/ceph` asks for; the secret is the topic's opaque data."""
+    topic = json.loads((NOTIFICATIONS / "ceph" / "topic.json").read_text())
+    wanted = json.loads((NOTIFICATIONS / "ceph" / "notification.json").read_text())
+    # One for each family, as the script beside it says.
+    odd = {"Key": {"FilterRules": [{"Name": "prefix", "Value": f"a b+c/{ODD}/.lastgood/commits/"}]}}
+    wanted["TopicConfigurations"] += [{**wanted["TopicConfigurations"][0], "Id": "lastgood-odd", "Filter": odd}]
+    told = {**topic, "push-endpoint": f"http://127.0.0.1:{webhook.port}/events", "OpaqueData": SECRET}
+    with Radosgw() as server:
+        s3 = server.client()
+        create_bucket(s3)
+        server.client("sns").create_topic(Name="lastgood", Attributes=told)
+        s3.put_bucket_notification_configuration(Bucket=BUCKET, NotificationConfiguration=wanted)
+        put_all(s3)
+        hear_all(webhook, lambda: webhook._returned)
+    counted = reader.counters
+    assert counted.refused == counted.malformed == counted.other == counted.foreign == 0, "the prefixes filter"
 
 
 def test_a_minio_gateway_is_heard(webhook: WebhookHints, reader: Reader, tmp_path: Path) -> None:

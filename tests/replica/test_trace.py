@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from lastgood.documents import canonical_bytes
 from lastgood.errors import FormatError, StorePermanentError, UsageError
@@ -319,3 +321,34 @@ def test_kill_loses_nothing_that_was_written(tmp_path: Path) -> None:
     assert child.returncode == -signal.SIGKILL
     last = max(TraceReader(tmp_path).steps(1, 0))
     assert last >= (said[-1] if said else 49)
+
+
+@pytest.mark.parametrize(("host", "last"), [("here", "0" * 32), ("there", "f" * 32)])
+def test_the_last_life_is_the_one_that_began_last(tmp_path: Path, host: str, last: str) -> None:
+    """Nonces sort by chance, and of a replica that was started twice the verdict must not rest on either. On one
+    machine a wall clock that was set back misleads nobody; between machines there is no other.
+    """
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    first, second = Mark(monotonic_ns=1000, wall=noon), Mark(monotonic_ns=2000, wall=noon - timedelta(hours=1))
+    for life, mark, machine in (("f" * 32, first, "here"), ("0" * 32, second, host)):
+        with TraceWriter(tmp_path, life, 1) as writer:
+            writer.write(replace(started(), at=mark, host=machine))
+    (trace_directory(tmp_path, "e" * 32, 0)).mkdir(parents=True)  # killed before its first record
+    assert TraceReader(tmp_path).last_life() == last
+
+
+def test_of_lives_that_claimed_a_number_the_last_is_the_highest(tmp_path: Path) -> None:
+    """What a claim has ordered no clock orders anew: those of two machines need not agree."""
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for life, wall, host in ((1, noon, "here"), (2, noon - timedelta(hours=1), "there")):
+        with TraceWriter(tmp_path, life, 0) as writer:
+            writer.write(replace(started(), at=Mark(monotonic_ns=1000, wall=wall), host=host))
+    assert TraceReader(tmp_path).last_life() == 2
+
+
+def test_a_family_without_a_trace_has_no_last_life(tmp_path: Path) -> None:
+    """A replica that was killed before its first record has begun, and nobody knows when."""
+    assert TraceReader(tmp_path).last_life() is None
+    for life in ("a" * 32, "b" * 32):
+        trace_directory(tmp_path, life, 0).mkdir(parents=True)
+    assert TraceReader(tmp_path).last_life() == "b" * 32

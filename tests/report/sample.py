@@ -162,6 +162,8 @@ def _record(name: str, of: str, at: datetime, seconds: float, **more: Any) -> di
         "finished_at": at,
         "seconds": seconds,
         "read_bytes": 14e9,
+        "read_seconds": 20.0,
+        "read_bytes_per_second": 7e8,
         "host": "gate-1",
         "origin": "http://127.0.0.1:4200/runs/flow-run/6b5f",
         **more,

@@ -42,6 +42,8 @@ def test_the_official_parser_reads_what_the_report_says() -> None:
             assert age == pytest.approx(figures[f"{gate}_age_seconds"])
             at = value(found, "lastgood_evidence_timestamp_seconds", family=family, tier=tier)
             assert at == pytest.approx(NOW.timestamp() - age)
+            assert value(found, "lastgood_read_bytes_per_second", family=family, tier=tier) == 7e8
+        assert ("lastgood_read_bytes_per_second", frozenset({("family", family), ("tier", "1")})) not in found
         assert value(found, "lastgood_creation_ratio", family=family) == figures["creation_ratio"]
         assert value(found, "lastgood_newest_save_age_seconds", family=family) == figures["save_age_seconds"]
     assert value(found, "lastgood_report_timestamp_seconds") == NOW.timestamp()

@@ -105,6 +105,19 @@ def test_all_is_well_is_said_in_one_line() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_what_a_restore_read_and_how_fast_is_shown() -> None:
+    """Whoever plans how large a checkpoint may grow looks for the bandwidth of the last restore."""
+    rows = family_rows("llm-7b")
+    told = {gate.name: gate.read for gate in view_of(sample_report(rows)).families[0].gates}
+    assert told == {"verify": "", "restore": "13.0 GiB in 20 s, 667.6 MiB/s", "drill": "13.0 GiB in 20 s, 667.6 MiB/s"}
+    assert "read 13.0 GiB in 20 s, 667.6 MiB/s" in render_page(sample_report(rows))
+    for row in (*rows["restores"], *rows["drills"]):
+        row.pop("read_seconds")
+        row.pop("read_bytes_per_second")
+    assert {gate.read for gate in view_of(sample_report(rows)).families[0].gates} == {""}, "records of before"
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_one_family_is_named_in_the_headline() -> None:
     """Most teams have one; a count of one says less than its name."""
     assert headline(render_page(sample_report(family_rows("llm-7b")))) == "llm-7b would resume"

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from lastgood import restore
 from lastgood.manifest import AbsentComponent, Component, ComponentPromise, Determinism, Manifest, SampleIds
-from lastgood.replica.trace import Loaded, NotFinite, Started, Step
+from lastgood.replica.trace import Loaded, NotFinite, Saved, Started, Step, Stopped, StopReason, TraceRecord
 from lastgood.restore.compare import Comparison, compare
 from lastgood.restore.control import CONTROL_CHECKS
 from lastgood.restore.evidence import Control, Evidence, ReplicaEnd, Request, read_rank
 from lastgood.testing.restore_damage import RESTORE_DAMAGE, RestoreDamage
 from lastgood.testing.restore_traces import RestoreTraces, healthy_restore
 from lastgood.verdict import CheckState, Note, NoteReason, Outcome, Reason, Rung, Tier, Verdict, judge
+from tests.restore.test_materialize import SEAL
 
 
 def request_for(manifest: Manifest, *, steps: int = 4, rung: Rung = Rung.FULL, world_size: int = 2) -> Request:
@@ -183,6 +184,18 @@ def test_a_live_trace_that_ends_early_is_used_as_far_as_it_goes() -> None:
     assert loss.state is CheckState.RAN
     assert "steps 48001–48002" in loss.detail
     assert any("steps 48003–48004" in note.message for note in comparison.notes)
+
+
+def test_a_replica_that_came_through_and_told_no_step_leaves_the_checkpoint_undecided_and_says_why() -> None:
+    """A job whose framework shows no loss has nothing to be compared by, which is not for its user to guess."""
+    traces = healthy_restore()
+    untold = {
+        rank: tuple(one for one in records if not isinstance(one, Step)) for rank, records in traces.ranks.items()
+    }
+    comparison = compared(replace(traces, ranks=untold, control={}))
+    assert verdict_of(comparison).outcome is Outcome.NOT_RUN
+    steps = next(check for check in comparison.checks if check.name == "smoke_steps")
+    assert "ranks 0–1 reached step 48004 without telling each step: its framework shows no loss" in steps.detail
 
 
 @settings(deadline=None)
@@ -425,6 +438,66 @@ def test_a_skip_that_the_live_run_did_not_make_is_refused() -> None:
     assert Reason.OPTIMIZER_NOT_STEPPED in reasons
 
 
+def in_turn(traces: RestoreTraces) -> RestoreTraces:
+    """A loop that updates one group in odd steps and the other in even ones."""
+
+    def count(step: Step) -> Step:
+        counted = {"decay": 48_000 + (step.step - 47_999) // 2, "no_decay": 48_000 + (step.step - 48_000) // 2}
+        return msgspec.structs.replace(step, optimizer_steps=counted)
+
+    ranks = {
+        rank: tuple(count(record) if isinstance(record, Step) else record for record in records)
+        for rank, records in traces.ranks.items()
+    }
+    control = {rank: {number: count(step) for number, step in steps.items()} for rank, steps in traces.control.items()}
+    return replace(traces, ranks=ranks, control=control)
+
+
+def advanced(comparison: Comparison) -> set[Reason]:
+    (check,) = (check for check in comparison.checks if check.name == "optimizer_advanced_once")
+    return {finding.reason for finding in check.findings}
+
+
+def test_optimizers_that_are_stepped_in_turn_are_healthy_where_the_live_run_s_were() -> None:
+    """Two networks that train against each other are updated in turn; to refuse that would quarantine good families."""
+    comparison = compared(in_turn(healthy_restore()))
+    assert verdict_of(comparison).outcome is Outcome.PASS, comparison.checks
+    assert advanced(compared(replace(in_turn(healthy_restore()), control={}))) == {Reason.OPTIMIZER_NOT_STEPPED}
+    assert advanced(compared(replace(in_turn(healthy_restore()), control=healthy_restore().control))) != set()
+
+
+def test_of_a_loop_that_nobody_knows_any_optimizer_must_be_stepped() -> None:
+    """Without a live trace nobody can say at which pace, but a resume after which nothing is updated is no resume."""
+    traces = replace(in_turn(healthy_restore()), control={})
+    sealed = msgspec.structs.replace(traces.manifest, seal=SEAL)
+    assert advanced(compared(replace(traces, manifest=sealed))) == set()
+    still = replace(skipping(healthy_restore(), *range(48_001, 48_005)), control={}, manifest=sealed)
+    assert advanced(compared(still)) == {Reason.OPTIMIZER_NOT_STEPPED}
+
+
+def gone_back(records: tuple[TraceRecord, ...]) -> tuple[TraceRecord, ...]:
+    """A rank that made every step, and then ended itself in the place of saving."""
+    said = "replica goes back: step 1 comes after step 48004"
+    return tuple(
+        msgspec.structs.replace(one, reason=StopReason.FAILED, message=said) if isinstance(one, Stopped) else one
+        for one in records
+        if not isinstance(one, Saved)
+    )
+
+
+@pytest.mark.parametrize("end", [(64, ""), (1, "  exitcode  : 64 (pid: 18341)\n")])
+@pytest.mark.parametrize("lives", [1, 3])
+def test_a_script_that_trains_twice_blames_no_sealed_checkpoint(end: tuple[int, str], lives: int) -> None:
+    """A launcher starts it again and again, to the same end; a fail would quarantine a healthy family."""
+    traces = healthy_restore()
+    ranks = {rank: gone_back(records) for rank, records in traces.ranks.items()}
+    told = replace(traces, ranks=ranks, lives=lives, exit_status=end[0], log_tail=end[1], saved=None)
+    sealed = replace(told, manifest=msgspec.structs.replace(traces.manifest, seal=SEAL))
+    verdict = verdict_of(compared(sealed))
+    assert (verdict.outcome, verdict.findings) == (Outcome.INCONCLUSIVE, ())
+    assert verdict_of(compared(told)).outcome is Outcome.FAIL, "a job of ours says itself which training it is"
+
+
 def test_a_run_that_is_over_leaves_the_smoke_step_undecided() -> None:
     """The last generation of a finished run has no next step to make; that is neither a pass nor its fault."""
     damage = next(one for one in RESTORE_DAMAGE if one.name == "the replica ends well and trained nothing")
@@ -454,6 +527,8 @@ def test_a_crash_before_any_trace_is_a_crash_and_shows_the_log() -> None:
     (finding,) = verdict.findings
     assert finding.reason is Reason.RESTORE_CRASHED
     assert "RuntimeError: no" in finding.message
+    ended = next(check for check in verdict.checks if check.name == "replica_ended")
+    assert ended.detail.endswith("; its log ends:\nloading\nRuntimeError: no")
 
 
 @pytest.mark.parametrize("status", [1, None])

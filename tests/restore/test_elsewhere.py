@@ -37,15 +37,6 @@ def hidden(directory: Path, configuration: Path, *arguments: str) -> subprocess.
     return subprocess.run([*command, *ours], check=False, timeout=120, capture_output=True, text=True)
 
 
-@pytest.fixture
-def namespaces() -> None:
-    """A kernel that lets us hide a directory; no package can bring one, so without it there is nothing to run."""
-    hide = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
-    done = subprocess.run(hide, check=False, capture_output=True, text=True, timeout=30)
-    if done.returncode != 0:
-        pytest.skip(f"no mount namespaces here: {done.stderr.strip()}")
-
-
 def configure(root: Path, *extra: str) -> Path:
     file = root / "lastgood.toml"
     command = [sys.executable, str(FAKE), "--world-size", "{world_size}"]

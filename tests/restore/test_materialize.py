@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from lastgood.manifest import manifest_bytes, manifest_digest, parse_manifest
 from lastgood.markers import Commit
 from lastgood.protocol import choose, claim, decide, perform
 from lastgood.restore.materialize import VERIFIED, Copy, make_copy, open_scratch
+from lastgood.seal import Seal
 from lastgood.stores import LocalStore
 from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_life
 from lastgood.testing.damage import CATALOGUE, Damage, Judge, Scene
@@ -28,6 +30,16 @@ from lastgood.verdict import CheckState
 from lastgood.verify import inspector, verify_generation
 
 NONCE = "0123456789abcdef" * 2
+SEAL = Seal(
+    framework="transformers",
+    version=None,
+    layout="safetensors",
+    step_from="what the checkpoint holds",
+    world_size_from="stated: its arguments",
+    listing="blake3:0",
+    sealed_at=datetime(2026, 1, 31, tzinfo=UTC),
+    by="somebody@somewhere",
+)
 
 
 def location_of(built: BuiltFamily, generation: GenerationId) -> Location:
@@ -78,6 +90,26 @@ def test_the_copy_holds_the_same_bytes_and_nothing_else(tmp_path: Path) -> None:
     assert not scratch.directory.exists()
 
 
+def test_a_copy_says_what_it_read_and_for_how_long(tmp_path: Path) -> None:
+    """Bandwidth decides how large a checkpoint may be restored every night; what was refused cost its reading too."""
+    built = build_family(tmp_path, "fam", steps=(10,))
+    location = location_of(built, built.newest)
+    total = sum(path.stat().st_size for path in (tmp_path / built.keys.artifacts(built.newest)).rglob("*.*"))
+    with open_scratch(location, None, keep=False, purpose="restore") as scratch:
+        copy = make_copy(location, scratch)
+        assert copy.read_bytes == total
+        assert copy.read_seconds is not None
+        assert 0 < copy.read_seconds < copy.seconds
+    CATALOGUE["byte_flipped"].apply(Scene(root=tmp_path, family="fam", generation=built.newest, stranger="fam"))
+    with open_scratch(location, None, keep=False, purpose="restore") as scratch:
+        refused = make_copy(location, scratch)
+        assert refused.manifest is None
+        assert refused.read_bytes == total
+    (tmp_path / built.keys.manifest(built.newest)).unlink()
+    with open_scratch(location, None, keep=False, purpose="restore") as scratch:
+        assert make_copy(location, scratch).read_seconds is None, "nothing was asked for"
+
+
 def test_a_long_scratch_leaves_the_replica_a_short_home(tmp_path: Path) -> None:
     """Loader workers bind sockets in it, and the kernel takes 108 bytes of path: no checkpoint may fail for that."""
     built = build_family(tmp_path, "fam", steps=(10,))
@@ -97,7 +129,7 @@ def test_a_foreign_generation_is_copied_where_its_own_name_leads(tmp_path: Path)
     foreign = GenerationId(0, 10, "checkpoint-10")
     (tmp_path / keys.artifacts(own)).rename(tmp_path / keys.artifacts(foreign))
     manifest = parse_manifest((tmp_path / keys.manifest(own)).read_bytes(), "manifest")
-    data = manifest_bytes(msgspec.structs.replace(manifest, generation=str(foreign), incarnation=0))
+    data = manifest_bytes(msgspec.structs.replace(manifest, generation=str(foreign), incarnation=0, seal=SEAL))
     marker = Commit(generation=str(foreign), manifest=manifest_digest(data), previous=None, nonce=NONCE)
     (tmp_path / keys.manifest(foreign)).write_bytes(data)
     (tmp_path / keys.commit(foreign)).write_bytes(documents.canonical_bytes(marker))

@@ -60,7 +60,7 @@ def test_up_brings_everything_keeps_it_and_leaves_nothing(tmp_path: Path) -> Non
         wait_said(log, r"Ctrl-C ends everything", program)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("POST", "/api/deployments/filter", "{}", {"Content-Type": "application/json"})
-        assert len(json.load(connection.getresponse())) == 7
+        assert len(json.load(connection.getresponse())) == 8
         connection.close()
         processes = descendants(program.pid)
         (worker,) = (one for one in processes if re.search(r"prefect worker start --pool verify ", command_of(one)))

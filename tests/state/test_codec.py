@@ -61,7 +61,9 @@ def test_what_schedulers_and_generators_hold_comes_back(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{1, 2}, object(), 1j, {(1, 2): 3}, {True: 1}, lambda: 0, {"a": [object()]}], ids=repr
+    "value",
+    [{1, 2}, object(), 1j, {(1, 2): 3}, {True: 1}, lambda: 0, {"a": [object()]}],
+    ids=["set", "object", "complex", "tuple key", "bool key", "function", "object within"],
 )
 def test_what_has_no_exact_spelling_is_refused(value: Any) -> None:
     """Rather at the save than after the load; nothing is ever pickled."""

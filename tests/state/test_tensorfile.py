@@ -126,8 +126,9 @@ HOSTILE = {
     "wrong size": file_of({"a": entry([3], 0, 4)}, b"x" * 4),
     "overflowing size": file_of({"a": entry([2**62, 2**62], 0, 4)}, b"x" * 4),
     "unknown type": file_of({"a": entry([1], 0, 4, "F33")}, b"x" * 4),
+    "type without a place in torch": file_of({"a": entry([2], 0, 1, "F4")}, b"x"),
     "unknown field": file_of({"a": entry([1], 0, 4, surprise=1)}, b"x" * 4),
-    "too many dimensions": file_of({"a": entry([1] * 17, 0, 4)}, b"x" * 4),
+    "too many dimensions": file_of({"a": entry([1] * 65, 0, 4)}, b"x" * 4),
     "metadata not text": file_of({"__metadata__": {"a": 1}}),
     "metadata a list": file_of({"__metadata__": []}),
 }

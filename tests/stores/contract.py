@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,8 @@ from typing import TypeVar
 import pytest
 
 from lastgood.digest import Algorithm, HashRequest, hash_bytes
-from lastgood.errors import FormatError, StorePermanentError
+from lastgood.errors import FormatError, StoreLimitError, StorePermanentError
+from lastgood.stores.grading import Limit
 from lastgood.stores.port import DocumentStore, Hashed, ObjectKind, Store, StoredObject, Trouble
 
 T = TypeVar("T")
@@ -43,6 +44,18 @@ class DocumentContract:
     """Small documents: conditional creation, atomic replacement, compare-and-swap, listing."""
 
     races = 10
+    limits: Collection[Limit] = ()
+    """What the store's grade leaves out; then it must be refused under that name, and nothing be sent."""
+
+    def check_swap(self, store: DocumentStore, key: str, data: bytes, *, expected: bytes | None, happens: bool) -> None:
+        """A swap that happens or does not; or that is refused by name, where the grade leaves it out."""
+        if expected is None or Limit.CONDITIONAL_REPLACE not in self.limits:
+            assert store.compare_and_swap(key, data, expected=expected) is happens
+            return
+        before = store.get(key, limit_bytes=LIMIT)
+        with pytest.raises(StoreLimitError, match=f"has no {Limit.CONDITIONAL_REPLACE}"):
+            store.compare_and_swap(key, data, expected=expected)
+        assert store.get(key, limit_bytes=LIMIT) == before
 
     def test_what_was_created_is_read_back(self, store: DocumentStore) -> None:
         """Bytes come back as they were given, empty ones too."""
@@ -99,14 +112,17 @@ class DocumentContract:
 
     def test_a_swap_happens_only_from_what_was_expected(self, store: DocumentStore) -> None:
         """A slower writer with older knowledge must lose."""
-        assert store.compare_and_swap("a", b"1", expected=b"0") is False
-        assert store.compare_and_swap("a", b"1", expected=None) is True
-        assert store.compare_and_swap("a", b"2", expected=None) is False
-        assert store.compare_and_swap("a", b"2", expected=b"1") is True
-        assert store.get("a", limit_bytes=LIMIT) == b"2"
+        self.check_swap(store, "a", b"1", expected=b"0", happens=False)
+        self.check_swap(store, "a", b"1", expected=None, happens=True)
+        self.check_swap(store, "a", b"2", expected=None, happens=False)
+        self.check_swap(store, "a", b"2", expected=b"1", happens=True)
+        swaps = Limit.CONDITIONAL_REPLACE not in self.limits
+        assert store.get("a", limit_bytes=LIMIT) == (b"2" if swaps else b"1")
 
     def test_no_racing_swap_is_lost(self, store: DocumentStore) -> None:
         """Sixteen writers that each count up by one must together count up by sixteen."""
+        if Limit.CONDITIONAL_REPLACE in self.limits:
+            return  # none is sent, as the test before shows
         store.create("counter", b"0")
 
         def count_up(_: int) -> None:
@@ -133,8 +149,8 @@ class DocumentContract:
         store.create("p/a", b"1")
         store.create("p/a", b"2")
         store.replace("p/b", b"3")
-        store.compare_and_swap("p/b", b"4", expected=b"3")
-        store.compare_and_swap("p/b", b"5", expected=b"3")
+        self.check_swap(store, "p/b", b"4", expected=b"3", happens=True)
+        self.check_swap(store, "p/b", b"5", expected=b"3", happens=False)
         assert store.names("p").files == ("a", "b")
         assert store.names("p").directories == ()
 
@@ -205,6 +221,16 @@ class StoreContract(DocumentContract):
         assert store.stat("a/b") == StoredObject(key="a/b", bytes=5, kind=ObjectKind.FILE)
         assert store.stat("a/c") is None
         assert store.stat("a/b/c") is None
+
+    def test_stat_and_a_walk_tell_when_a_file_was_written(self, store: Store) -> None:
+        """By that a checkpoint of a branch that was cut is told from one that was written anew under its name."""
+        before = datetime.now(UTC) - timedelta(seconds=5)
+        store.create("a/b", b"x")
+        (walked,), found = store.walk("a"), store.stat("a/b")
+        assert found is not None
+        assert found.written_at is not None
+        assert walked.written_at == found.written_at
+        assert before < found.written_at < datetime.now(UTC) + timedelta(seconds=5)
 
     def test_a_walk_shows_everything_below_once(self, store: Store) -> None:
         """Names that are each other's beginnings, and those beyond ASCII, are where listings go wrong."""
@@ -292,7 +318,7 @@ class StoreContract(DocumentContract):
         assert store.sweep("docs", before=later) == ()
         assert store.sweep("absent", before=later) == ()
         assert store.names("docs").files == ("a", "b")
-        assert store.compare_and_swap("docs/b", b"z", expected=b"y") is True
+        self.check_swap(store, "docs/b", b"z", expected=b"y", happens=True)
 
     def test_hashes_come_in_order_with_failures_beside_them(self, store: Store, staged: Path) -> None:
         """One missing shard must not hide what is wrong with the next."""
@@ -318,6 +344,26 @@ class StoreContract(DocumentContract):
         """A generation's directory that is gone is no trouble of the store."""
         hashed = list(store.hash("f/absent", [HashRequest(path="a"), HashRequest(path="b")]))
         assert [h.trouble for h in hashed] == [Trouble.MISSING, Trouble.MISSING]
+
+    def test_any_part_of_an_artifact_can_be_read(self, store: Store, staged: Path) -> None:
+        """A reader of containers jumps to an end and back, and must get exactly what it asks for or be refused."""
+        data = b"any part of it"
+        self.install(store, staged, b__c=data)
+        with store.open("f/generation", "b/c") as reader:
+            assert reader.size_bytes == len(data)
+            assert reader.read_at(len(data) - 3, 3) == data[-3:]
+            assert reader.read_at(1, 2) == data[1:3]
+            assert reader.read_at(0, 0) == b""
+            for offset, length in ((-1, 1), (0, len(data) + 1), (len(data), 1), (0, -1)):
+                with pytest.raises(ValueError, match="range outside"):
+                    reader.read_at(offset, length)
+
+    @pytest.mark.parametrize("path", ["absent", "a/below", "b"])
+    def test_what_is_no_artifact_cannot_be_opened(self, store: Store, staged: Path, path: str) -> None:
+        """Absent, below a file, or a directory: each is an error of the store that names it."""
+        self.install(store, staged, a=b"a", b__c=b"c")
+        with pytest.raises(StorePermanentError, match=path), store.open("f/generation", path):
+            pass
 
     def test_a_fetched_copy_is_exactly_what_was_hashed(self, store: Store, staged: Path, tmp_path: Path) -> None:
         """A restore loads the copy, so its digest must be of the bytes that were written into it."""

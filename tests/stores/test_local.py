@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -156,6 +157,19 @@ class TestLocalStore(StoreContract):
         (store.root / "p/loop").symlink_to(store.root / "p")
         assert [(s.key, s.kind) for s in store.walk("p")] == [("p/loop", ObjectKind.LINK)]
         assert store.names("p").files == ("loop",)
+
+    @pytest.mark.parametrize(("seconds", "year"), [(2**50, 9999), (-(2**50), 1970)])
+    def test_a_time_of_writing_beyond_any_calendar_breaks_no_listing(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, seconds: int, year: int
+    ) -> None:
+        """A file system in memory takes any number for one, and whoever made the file chose it."""
+        status = os.stat_result((stat.S_IFREG | 0o644, 1, 1, 1, 0, 0, 5, seconds, seconds, seconds))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", lambda *_, **__: status)
+            found = store.stat("a")
+        assert found is not None
+        assert found.written_at is not None
+        assert found.written_at.year == year
 
     def test_no_link_leads_a_sweep_out_of_its_directory(self, store: LocalStore, tmp_path: Path) -> None:
         """A link among what was left half done goes as a name; what it names is somebody's."""

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from lastgood import documents
+from lastgood.checks import FAMILY_CHECKS
 from lastgood.errors import FormatError, StoreLimitError, UsageError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.markers import ActivePointer, Passed, Refusal
-from lastgood.protocol import burn, claim, perform, prove, refresh_caches, refuse, rollback
+from lastgood.protocol import burn, claim, decide, perform, prove, refresh_caches, refuse, rollback
 from lastgood.protocol.commits import commit_digest
 from lastgood.protocol.survey import RefusalName
 from lastgood.reasons import NoteReason, Reason
 from lastgood.stores import LocalStore
 from lastgood.testing.build import BuiltFamily, build_life
 from lastgood.testing.damage import CATALOGUE, Damage, Judge, Scene
-from lastgood.verdict import Outcome, Verdict
+from lastgood.verdict import CheckState, Outcome, Verdict, waive
 from lastgood.verify import repair_pointers, verify_family
 
 AT_ONCE = timedelta(0)
@@ -179,3 +182,51 @@ def test_an_unknown_family_is_a_usage_error(healthy: BuiltFamily) -> None:
     """A typing error must not look like an empty family."""
     with pytest.raises(UsageError, match="not a lastgood family"):
         verify_family(healthy.store, FamilyKeys("llm-8b"))
+
+
+def begin(store: LocalStore, keys: FamilyKeys, nonce: str) -> int:
+    """A life that claimed, found nothing and started at step zero."""
+    number = perform(store, claim(keys, nonce=nonce, host="test"))
+    perform(store, decide(keys, number, nonce=nonce, allow_fresh=True))
+    return number
+
+
+def only_claimed(store: LocalStore, keys: FamilyKeys) -> None:
+    perform(store, claim(keys, nonce="1" * 32, host="test"))
+
+
+def only_begun(store: LocalStore, keys: FamilyKeys) -> None:
+    begin(store, keys, "1" * 32)
+
+
+def only_burned(store: LocalStore, keys: FamilyKeys) -> None:
+    number = begin(store, keys, "1" * 32)
+    perform(store, burn(keys, GenerationId(number, 12), "2" * 32))
+
+
+def only_fenced(store: LocalStore, keys: FamilyKeys) -> None:
+    older = begin(store, keys, "1" * 32)
+    begin(store, keys, "2" * 32)
+    perform(store, burn(keys, GenerationId(older, 12), "3" * 32))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (only_claimed, "nothing was ever committed"),
+        (only_begun, "nothing was ever committed"),
+        (only_burned, "1 burned"),
+        (only_fenced, "1 not kept by the takeover of incarnation 2"),
+    ],
+)
+def test_a_family_without_a_commit_that_counts_never_passes(
+    make: Callable[[LocalStore, FamilyKeys], None], why: str, tmp_path: Path
+) -> None:
+    """Caches that agree with nothing are no evidence, and no configuration can waive that nothing was verified."""
+    store, keys = LocalStore(tmp_path), FamilyKeys("llm-7b")
+    make(store, keys)
+    verdict = verify_family(store, keys, settle=AT_ONCE)
+    assert (verdict.outcome, verdict.findings) == (Outcome.NOT_RUN, ())
+    told = [(check.name, check.detail) for check in verdict.checks if check.state is CheckState.NOT_RUN]
+    assert told == [("nothing_committed", f"no commit that counts: {why}")]
+    assert waive(verdict, dict.fromkeys(FAMILY_CHECKS, "accepted")).outcome is Outcome.NOT_RUN

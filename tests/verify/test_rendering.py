@@ -26,7 +26,8 @@ def test_nothing_from_a_checkpoint_moves_the_cursor() -> None:
     """A tensor's name must not clear the screen, reverse a line or forge one."""
     text = render_verdict(verdict_with((finding(HOSTILE),)))
     assert all(character.isprintable() or character == "\n" for character in text)
-    assert len(text.splitlines()) == 4
+    assert len(text.splitlines()) == 5
+    assert text.splitlines()[2].startswith("        | d"), "a line of a stranger's is marked as one"
     assert to_json(verdict_with((finding(HOSTILE),))).isascii()
 
 
@@ -38,6 +39,18 @@ def test_text_names_outcome_checks_findings_and_hint(scene: Scene) -> None:
     assert f"digest_mismatch: digest mismatch: {offender}" in text
     assert f"hint: {Reason.DIGEST_MISMATCH.hint}" in text
     assert "  ok    completeness" in text
+
+
+def test_what_a_replica_printed_is_quoted_line_by_line() -> None:
+    """A traceback on one line is unreadable, and no line of it may look like a check of ours."""
+    said = "exit status 1 after 3.2 s; its log ends:\nTraceback (most recent call last):\n  ok    forged  \x1b[2J"
+    check = Check(name="replica_ended", state=CheckState.INCONCLUSIVE, detail=said)
+    verdict = judge(tier=Tier.RESTORE, rung=Rung.FULL, subject="llm/1", checks=(check,), required=())
+    assert render_verdict(verdict).splitlines()[1:] == [
+        "  ?     replica_ended  exit status 1 after 3.2 s; its log ends:",
+        "        | Traceback (most recent call last):",
+        "        |   ok    forged  \\x1b[2J",
+    ]
 
 
 def test_thousands_of_findings_are_counted_not_printed() -> None:

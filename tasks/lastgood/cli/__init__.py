@@ -43,6 +43,7 @@ _COMMANDS = {
     "report": ("lastgood.cli.report", "Judge every objective and write the readiness page."),
     "restore": ("lastgood.cli.restore", "Tier 2: restore in fresh processes and run a smoke step."),
     "rollback": ("lastgood.cli.operate", "Go back to a generation on purpose, with an audited record."),
+    "seal": ("lastgood.cli.seal", "Adopt a checkpoint that another framework wrote, where it lies."),
     "status": ("lastgood.cli.status", "Say what is broken, and what may be resumed."),
     "verify": ("lastgood.cli.verify", "Tier 1: compare a checkpoint with its manifest, byte for byte."),
 }
@@ -79,7 +80,7 @@ class _LazyGroup(click.Group):
 def lastgood_group() -> None:
     """A write that returned proves that a writer returned. lastgood proves that the checkpoint resumes.
 
-    A URI is <root>/<family> or <root>/<family>/<generation>; a root is a path or file:///...
+    A URI is <root>/<family> or <root>/<family>/<generation>; a root is a path, file:///... or s3://bucket/prefix.
 
     Exit codes: 0 pass, 1 fail, 2 inconclusive or not run, 64 usage or configuration, 70 our own error.
     """

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from lastgood.cli.output import emit_json, json_option, say, size, stage_display
+from lastgood.cli.output import emit_json, json_option, say, stage_display
 from lastgood.cli.settings import config_option, configured, find_family, no_such_family
 from lastgood.copying import CopyResult, Selection, Standing, copy_family
-from lastgood.errors import UsageError
+from lastgood.errors import StorePermanentError, UsageError
 from lastgood.family import Family
 from lastgood.location import Location
+from lastgood.text import counted, size
 from lastgood.verdict import Outcome
 
 __all__ = ["copy_command"]
@@ -43,6 +44,11 @@ def copy_command(
     if not Family(source).exists():
         raise no_such_family(source, settings)
     target = _target(destination, source, config)
+    if not target.store.is_root():
+        raise StorePermanentError(
+            f"destination is not a root: {target.store.uri}: expected a directory or a bucket to copy into",
+            hint="make it first, or is its file system not mounted?",
+        )
     selection = Selection(newest=None if every else newest or 1)
     with stage_display("copy") as announce:
         result = copy_family(source, target, selection, announce=announce)
@@ -67,11 +73,11 @@ def _told(result: CopyResult) -> list[str]:
         told = {
             Standing.COPIED: f"copied, {size(one.copied_bytes)} read",
             Standing.KEPT: "there already",
-            Standing.REFUSED: f"not copied: {len(one.findings)} findings in {one.blamed}",
+            Standing.REFUSED: f"not copied: {counted(len(one.findings), 'finding')} in {one.blamed}",
         }[one.standing]
         lines.append(f"  {one.generation}  {told}")
         for finding in one.findings:
             lines += [f"    {finding.reason}: {finding.message}", f"    hint: {finding.hint}"]
     if not result.generations:
         lines.append("  nothing that may be offered: only documents were copied")
-    return [*lines, f"  {result.documents} documents, {result.seconds:.1f} s"]
+    return [*lines, f"  {counted(result.documents, 'document')}, {result.seconds:.1f} s"]

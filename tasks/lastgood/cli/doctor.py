@@ -17,9 +17,9 @@ from pathlib import Path
 import click
 
 from lastgood.cli.output import complain, emit_json, json_option, say, table
-from lastgood.cli.settings import config_option, configured
+from lastgood.cli.settings import config_option, configured, stores_of_path
 from lastgood.errors import StoreError
-from lastgood.stores import Store, open_store, settings_of
+from lastgood.stores import Access, Store, access_to, local_path
 from lastgood.stores.grading import Grade, KeptGrade, Needed, Probe, graded
 
 __all__ = ["doctor_command"]
@@ -48,17 +48,23 @@ def doctor_command(root: str | None, no_keep: bool, config: Path | None, as_json
         else:
             say(_shown(machine))
         return 0
-    # A file system needs no file of ours to be probed, so none that is wrong can keep anybody from it.
-    settings = settings_of(root, configured(config).stores) if root.startswith("s3://") else None
-    store = open_store(root, settings)
+    access = _access(root, config)
+    store = access.open(root)
     found = graded(store.probe(), now=datetime.now(UTC))
     kept = None if no_keep else _keep(store, found)
     if as_json:
         probes = (*found.probes, *machine)
         emit_json({"root": root, "grade": found.grade, "limits": found.limits, "kept": kept, "probes": probes})
     else:
-        say("\n".join([*_summary(root, found, kept), "", _shown((*found.probes, *machine))]))
+        evidence = access.evidence.root if access.evidence is not None else None
+        say("\n".join([*_summary(root, evidence, found, kept), "", _shown((*found.probes, *machine))]))
     return _EXIT_CODES[found.grade]
+
+
+def _access(root: str, config: Path | None) -> Access:
+    if root.startswith("s3://"):
+        return access_to(root.rstrip("/"), configured(config).stores)
+    return access_to(os.path.abspath(local_path(root)), stores_of_path(config))
 
 
 def _keep(store: Store, found: KeptGrade) -> str | None:
@@ -69,9 +75,14 @@ def _keep(store: Store, found: KeptGrade) -> str | None:
         return None
 
 
-def _summary(root: str, found: KeptGrade, kept: str | None) -> Iterator[str]:
+def _summary(root: str, evidence: str | None, found: KeptGrade, kept: str | None) -> Iterator[str]:
     yield f"{root}: {found.summary.words}"
-    yield found.grade.follows
+    if evidence is None or found.grade is Grade.REFUSED:
+        yield found.grade.follows
+    elif found.grade.may_publish:
+        yield f"seal, verify and restore here; nothing is written here: evidence lies at {evidence}"
+    else:
+        yield f"no evidence can be written to {evidence}: verify and restore with --no-record"
     if found.grade.may_publish:
         yield from (f"  {limit}: {limit.follows}" for limit in found.limits)
     if kept is not None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 
 from lastgood.cli.evidence import junit_option, keep_evidence, write_junit
-from lastgood.cli.output import complain, emit_json, json_option, say, seconds, stage_display, table
+from lastgood.cli.output import complain, emit_json, json_option, reading, say, seconds, stage_display, table
 from lastgood.cli.settings import config_option, find_family, replica_of
 from lastgood.drill import DrillResult, FaultKind, Stage, drill, random_fault
 from lastgood.errors import ResumeRefused
 from lastgood.family import Family
 from lastgood.location import Location
+from lastgood.text import counted
 from lastgood.verdict import waive
 from lastgood.verify import render_verdict
 
@@ -117,6 +118,7 @@ def _newest(location: Location) -> Location:
 def phase_table(result: DrillResult) -> str:
     """The recovery in its phases, which add up to it."""
     measured = result.measurements
-    lost = "not measured" if measured.rpo_loss_steps is None else f"{measured.rpo_loss_steps} steps"
+    lost = "not measured" if measured.rpo_loss_steps is None else counted(measured.rpo_loss_steps, "step")
     rows = [(f"  {name}", seconds(spent)) for name, spent in measured.phases.items()]
-    return f"RPO loss {lost}, RTO {seconds(measured.rto_seconds)}\n{table(rows, ('  phase', 'seconds'))}"
+    read = f"read {reading(measured)}\n" if measured.read_bytes is not None else ""
+    return f"{read}RPO loss {lost}, RTO {seconds(measured.rto_seconds)}\n{table(rows, ('  phase', 'seconds'))}"

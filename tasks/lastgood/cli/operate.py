@@ -37,7 +37,8 @@ def rollback_command(what: str, generation: str | None, reason: str, config: Pat
     if as_json:
         emit_json({"family": location.family_uri, "generation": str(target), "incarnation": number})
     else:
-        say(f"rolled back {location.family_uri} to {target} (incarnation {number}); newer generations are fenced")
+        also = ", and what lies there unsealed is given up" if target.name else ""
+        say(f"rolled back {location.family_uri} to {target} (incarnation {number}); newer generations are fenced{also}")
     return 0
 
 

@@ -16,21 +16,23 @@ import msgspec
 from lastgood.errors import FormatError, StoreError
 from lastgood.location import Location
 from lastgood.manifest import MAXIMUM_MANIFEST_BYTES, parse_manifest
+from lastgood.records import Measurements
 from lastgood.redaction import redact_all
 from lastgood.stores.port import Progress
-from lastgood.text import printable
+from lastgood.text import printable, size
 
 __all__ = [
     "age",
     "answer",
+    "byte_bar",
     "complain",
     "discard_stdout",
     "emit_json",
     "json_option",
     "progress_bar",
+    "reading",
     "say",
     "seconds",
-    "size",
     "stage_display",
     "table",
 ]
@@ -91,14 +93,13 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
     )
 
 
-def size(count: int) -> str:
-    """Bytes as people read them, binary units."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("the last unit returns")
+def reading(measured: Measurements) -> str:
+    """What was read of a store, how long that took and how fast it was, or that nobody measured it."""
+    if measured.read_bytes is None or measured.read_seconds is None:
+        return "not measured"
+    rate = measured.read_bytes_per_second
+    fast = f" ({size(round(rate))}/s)" if rate is not None else ""
+    return f"{size(measured.read_bytes)} in {seconds(measured.read_seconds)}{fast}"
 
 
 def seconds(value: float | None) -> str:
@@ -124,8 +125,19 @@ def progress_bar(doing: str, location: Location) -> Iterator[Progress | None]:
         doing: What is done; stands before the bar.
         location: Names the generation, whose manifest says how long the bar is.
     """
-    total_bytes = _listed_bytes(location) if sys.stderr.isatty() else 0
-    if total_bytes < 2**28:
+    with byte_bar(doing, _listed_bytes(location) if sys.stderr.isatty() else 0) as progress:
+        yield progress
+
+
+@contextmanager
+def byte_bar(doing: str, total_bytes: int) -> Iterator[Progress | None]:
+    """A bar on stderr that is as long as so many bytes, if anybody is looking and it is worth the while.
+
+    Args:
+        doing: What is done; stands before the bar.
+        total_bytes: What is done when all is done.
+    """
+    if total_bytes < 2**28 or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -69,7 +69,7 @@ def _reconcile(location: Location, settings: FamilySettings | None, *, older_tha
     family = Family(location, ignored=settings.ignored)
     tidied = tidy(location, older_than=older_than)
     verified, codes = {}, [error.exit_code for error in tidied.errors]
-    for generation in family.unjudged():
+    for generation in (*family.unjudged(), *family.owing()):
         attempt = family.due_attempt(generation, Tier.MANIFEST)
         if attempt is None:
             continue  # somebody judged it while we judged others

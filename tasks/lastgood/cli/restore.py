@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lastgood.cli.evidence import junit_option, keep_evidence, write_junit
-from lastgood.cli.output import emit_json, json_option, progress_bar, say, seconds
+from lastgood.cli.output import emit_json, json_option, progress_bar, reading, say, seconds
 from lastgood.cli.settings import config_option, find_family, no_such_family, replica_of
 from lastgood.config import FamilySettings
 from lastgood.errors import ResumeRefused, UsageError
@@ -16,7 +16,7 @@ from lastgood.family import Family
 from lastgood.location import Location
 from lastgood.records import Measurements
 from lastgood.restore import next_generation, restore
-from lastgood.verdict import waive
+from lastgood.verdict import Outcome, Rung, Verdict, waive
 from lastgood.verify import render_verdict
 
 __all__ = ["restore_command"]
@@ -78,8 +78,12 @@ def restore_command(
         emit_json({"verdict": verdict, "measurements": result.measurements, "scratch": _spelled(result.scratch)})
     else:
         say(f"{render_verdict(verdict)}\n{_measured(result.measurements)}")
-        if any(check.detail == NO_EXPECTATIONS for check in verdict.checks):
+        if any(check.detail == NO_EXPECTATIONS for check in verdict.checks) and not result.generation.name:
             say("  hint  without `expectations=` in the publish no restore can pass; registered state computes them")
+        if result.generation.name and _lacks_a_witness(verdict):
+            say(
+                "  hint  the live run's own next steps prove it: restore one that it trained on from, or this one later"
+            )
         if result.scratch:
             say(f"  kept  {result.scratch}")
     unwritten = write_junit(junit, [verdict], begin)
@@ -108,9 +112,15 @@ def _generation(location: Location, settings: FamilySettings | None, sample: boo
 
 def _measured(measurements: Measurements) -> str:
     return (
+        f"  read  {reading(measurements)}\n"
         f"  took  discovery {seconds(measurements.discovery_seconds)}, load {seconds(measurements.load_seconds)}, "
         f"first step {seconds(measurements.first_step_seconds)}"
     )
+
+
+def _lacks_a_witness(verdict: Verdict) -> bool:
+    """Nothing was wrong, and nothing of the live run was there to compare with, or no step could be taken."""
+    return verdict.rung is Rung.UNWITNESSED or (verdict.outcome is Outcome.INCONCLUSIVE and not verdict.findings)
 
 
 def _spelled(path: Path | None) -> str | None:

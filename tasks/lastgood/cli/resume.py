@@ -6,28 +6,36 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from lastgood.cli.output import answer, complain, emit_json, json_option
-from lastgood.cli.settings import config_option, find_location
-from lastgood.errors import FormatError, StoreError, UsageError
+from lastgood.cli.settings import config_option, find_location, find_place, look_deeper, where_to_ask
+from lastgood.errors import FormatError, LastgoodError, StoreError, UsageError
 from lastgood.family import Family, Offer
 from lastgood.protocol import Policy
-from lastgood.verdict import Reason
+from lastgood.verdict import Finding, NoteReason, Reason
+
+if TYPE_CHECKING:
+    from lastgood.formats.structural import StructuralOffer
 
 __all__ = ["exec_command", "latest_command"]
 
 EXIT_NOTHING = 1
+STRUCTURAL = "structural"
+NOT_EMPTY = "step zero may lose what lies there: resume from it, or move away what is no checkpoint"
 
 policy_option = click.option(
     "--policy",
-    type=click.Choice([policy.value for policy in Policy]),
+    type=click.Choice([*(policy.value for policy in Policy), STRUCTURAL]),
     default=Policy.VERIFIED.value,
     show_default=True,
-    help="verified: the newest that nothing refuses; proven: the newest that a full restore passed.",
+    help=(
+        "verified: the newest that nothing refuses; proven: the newest that a full restore passed; structural: of "
+        "checkpoints that nobody sealed, the newest that is whole."
+    ),
 )
 deep_option = click.option("--deep", is_flag=True, help="Also read every byte of what is offered.")
 
@@ -53,6 +61,7 @@ def latest_command(what: str, policy: str, deep: bool, config: Path | None, as_j
         emit_json(_described(offer))
     explain(offer)
     if offer.uri is None:
+        _point_on(offer, what, config)
         return EXIT_NOTHING
     if not as_json:
         answer(offer.uri)
@@ -89,18 +98,21 @@ def exec_command(
 
         lastgood exec /checkpoints/llm-7b -- torchrun train.py --resume {generation}
 
-    With --allow-fresh, and only on a family without any commit, {generation} becomes empty text. NAME is a family of
-    lastgood.toml.
+    With --allow-fresh, and only on a family without any commit (or, by the structural policy, on a directory in which
+    no save was ever finished), {generation} becomes empty text. NAME is a family of lastgood.toml.
     """
-    offer = _ask(what, policy, deep, config)
+    offer = _ask(what, policy, deep, config, may_be_absent=allow_fresh)
+    is_empty = offer.lineage_is_empty if isinstance(offer, Offer) else offer.is_empty
+    fresh = allow_fresh and is_empty and offer.uri is None
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(_described(offer)), ensure_ascii=True), err=True)
     else:
-        explain(offer)
-    fresh = allow_fresh and offer.lineage_is_empty
+        explain(offer, fresh=fresh)
+    if offer.uri is None and not as_json:
+        _point_on(offer, what, config)
     if offer.uri is None and not fresh:
         if not as_json:
-            complain("nothing started", Reason.FRESH_REFUSED.hint if allow_fresh else None)
+            complain("nothing started", _fresh_refused(offer) if allow_fresh else None)
         return EXIT_NOTHING
     arguments = [argument.replace("{generation}", offer.uri or "") for argument in command]
     sys.stdout.flush()
@@ -113,20 +125,70 @@ def exec_command(
         raise UsageError(f"cannot start {arguments[0]!r}: {error}") from error
 
 
-def explain(offer: Offer) -> None:
-    """Say on stderr what was passed over and why, newest first, then notes."""
-    for skipped in offer.skipped[:20]:
-        for finding in skipped.findings[:3]:
-            complain(f"passed over: {finding.reason}: {finding.message}", None)
-    if len(offer.skipped) > 20:
-        complain(f"passed over {len(offer.skipped) - 20} more", None)
-    for finding in offer.findings:
-        complain(f"{finding.reason}: {finding.message}", finding.hint)
+def _point_on(offer: Offer | StructuralOffer, what: str, config: Path | None) -> None:
+    """Where nothing at all was found, perhaps another directory was meant, or what nobody published."""
+    is_empty = offer.lineage_is_empty if isinstance(offer, Offer) else not offer.passed_over
+    if _skipped(offer) or not is_empty:
+        return
+    try:
+        place = find_place(what, config)
+    except LastgoodError:
+        return  # the answer stands: this was advice
+    ask = where_to_ask if isinstance(offer, Offer) else look_deeper
+    advice = ask(place.store, place.key, place.uri)
+    if advice is not None:
+        complain(advice, None)
+
+
+def explain(offer: Offer | StructuralOffer, *, fresh: bool = False) -> None:
+    """Say on stderr what was passed over and why, newest first, then notes; or that training begins, where it may."""
+    skipped = _skipped(offer)
+    for name, findings in skipped[:20]:
+        where = "" if isinstance(offer, Offer) else f"{name}: "  # our own findings name their generation
+        for finding in findings[:3]:
+            complain(f"passed over: {where}{finding.reason}: {finding.message}", None)
+    if len(skipped) > 20:
+        complain(f"passed over {len(skipped) - 20} more", None)
+    if fresh:
+        # The other policies ask commits alone: whatever else lies there may well be finished.
+        what = "committed" if isinstance(offer, Offer) else "finished"
+        complain(f"starts at step zero: nothing was ever {what} here, and --allow-fresh allows it", None)
+    for finding in () if fresh else offer.findings:
+        complain(f"{finding.reason}: {finding.message}", _hint(offer, finding))
     for note in offer.notes:
-        complain(f"note: {note.reason}: {note.message}", None)
+        hint = note.reason.hint if note.reason is NoteReason.UNPUBLISHED_CONTENT else None  # the way on, for a launcher
+        complain(f"note: {note.reason}: {note.message}", hint)
 
 
-def _ask(what: str, policy: str, deep: bool, config: Path | None) -> Offer:
+def _hint(offer: Offer | StructuralOffer, finding: Finding) -> str:
+    """A directory to which nobody published is no family, of which `status` knows anything."""
+    if finding.reason is not Reason.NOTHING_TO_RESUME:
+        return finding.hint
+    if isinstance(offer, Offer):
+        return offer.hint
+    return (
+        "`lastgood inspect --recursive` of that directory says what lies there and why it cannot be resumed; "
+        "--allow-fresh is for a directory in which no save was ever finished"
+    )
+
+
+def _fresh_refused(offer: Offer | StructuralOffer) -> str:
+    if isinstance(offer, Offer):
+        return Reason.FRESH_REFUSED.hint
+    return NOT_EMPTY
+
+
+def _skipped(offer: Offer | StructuralOffer) -> list[tuple[str, tuple[Finding, ...]]]:
+    if isinstance(offer, Offer):
+        return [(str(one.generation), one.findings) for one in offer.skipped]
+    return [(one.name, one.findings) for one in offer.passed_over]
+
+
+def _ask(
+    what: str, policy: str, deep: bool, config: Path | None, *, may_be_absent: bool = False
+) -> Offer | StructuralOffer:
+    if policy == STRUCTURAL:
+        return _ask_structurally(what, deep, config, may_be_absent)
     location = find_location(what, config)
     if location.generation is not None:
         raise UsageError(f"names a generation, not a family: {what}", hint=f"ask {location.family_uri}")
@@ -140,14 +202,30 @@ def _ask(what: str, policy: str, deep: bool, config: Path | None) -> Offer:
         raise StoreError(f"could not tell: {error.message}", hint="`lastgood verify` names what is wrong") from error
 
 
-def _described(offer: Offer) -> dict[str, Any]:
+def _ask_structurally(what: str, deep: bool, config: Path | None, may_be_absent: bool) -> StructuralOffer:
+    place = find_place(what, config)
+    if not place.store.is_root():
+        raise StoreError(f"root is not a directory: {place.store.uri}", hint="is the file system mounted?")
+    # Imported when it is asked for: a launch script pays for the start of each.
+    from lastgood.formats.structural import choose_structurally
+
+    try:
+        return choose_structurally(place, deep=deep, may_be_absent=may_be_absent)
+    except FormatError as error:
+        raise StoreError(f"could not tell: {error.message}", hint="`lastgood verify` names what is wrong") from error
+
+
+def _described(offer: Offer | StructuralOffer) -> dict[str, Any]:
+    if isinstance(offer, Offer):
+        name = str(offer.generation) if offer.generation else None
+        step = offer.generation.step if offer.generation else None
+    else:
+        name, step = offer.name, offer.step
     return {
-        "generation": str(offer.generation) if offer.generation else None,
+        "generation": name,
         "uri": offer.uri,
-        "step": offer.generation.step if offer.generation else None,
+        "step": step,
         "findings": list(offer.findings),
         "notes": list(offer.notes),
-        "passed_over": [
-            {"generation": str(skipped.generation), "findings": list(skipped.findings)} for skipped in offer.skipped
-        ],
+        "passed_over": [{"generation": name, "findings": list(findings)} for name, findings in _skipped(offer)],
     }

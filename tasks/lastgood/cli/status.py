@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from lastgood.family import Family, Offer, family_state
 from lastgood.location import Location
 from lastgood.protocol import Survey
 from lastgood.records import Record
-from lastgood.verdict import FamilyState, Note, NoteReason, Tier, worst_exit_code
+from lastgood.verdict import FamilyState, Finding, Note, NoteReason, Tier, worst_exit_code
 
 __all__ = ["status_command"]
+
+MAXIMUM_SHOWN = 5
 
 
 @click.command("status")
@@ -83,7 +85,9 @@ def _report(location: Location, settings: FamilySettings | None) -> dict[str, An
         ),
         "incarnation": survey.claims.newest,
         "malformed": list(survey.malformed),
+        "passed_over": [finding for one in offer.skipped for finding in one.findings],
         "findings": list(offer.findings),
+        "hint": offer.hint if offer.lineage_is_empty else None,
         "notes": [*offer.notes, *_claims(survey)],
         "evidence": _evidence(family.newest_evidence()),
     }
@@ -146,11 +150,22 @@ def _text(report: Mapping[str, Any]) -> str:
             f"  quarantine  {name}: `lastgood release {report['family']} --reason ...` once its cause is fixed"
         )
     lines.extend(f"  refused     {line}" for line in report["refused"])
+    if not latest:
+        lines.extend(_passed_over(report["passed_over"]))
     lines.extend(f"  finding     {finding.reason}: {finding.message}" for finding in report["findings"])
+    lines.extend(f"  hint        {hint}" for hint in [report["hint"]] if hint)
     lines.extend(f"  name        not lawful: {name}" for name in report["malformed"])
     lines.extend(f"  note        {note.message}" for note in report["notes"])
     rows = [(f"  tier {tier}", *_seen(report["evidence"].get(f"tier{tier}"))) for tier in (1, 2, 3)]
     return "\n".join([*lines, table(rows, ("  evidence", "outcome", "generation", "when"))])
+
+
+def _passed_over(findings: Sequence[Finding]) -> Iterator[str]:
+    """Where nothing is offered: why, of the newest few."""
+    for finding in findings[:MAXIMUM_SHOWN]:
+        yield f"  passed over {finding.reason}: {finding.message}"
+    if len(findings) > MAXIMUM_SHOWN:
+        yield f"  passed over {len(findings) - MAXIMUM_SHOWN} more: `lastgood latest` names them"
 
 
 def _seen(evidence: Mapping[str, Any] | None) -> tuple[str, str, str]:

@@ -19,7 +19,7 @@ from lastgood.errors import CopyRefused, FormatError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.protocol import Survey
 from lastgood.protocol.requests import MAXIMUM_PROTOCOL_DOCUMENT_BYTES
-from lastgood.protocol.survey import RefusalName, read_claim_names
+from lastgood.protocol.survey import RefusalName, read_claim_names, read_commit
 from lastgood.records import RecordName
 from lastgood.stores.port import Store
 from lastgood.verdict import Tier
@@ -163,11 +163,21 @@ class Papers:
 
     def _traces(self, generations: Collection[GenerationId]) -> list[str]:
         wanted = []
-        for number in sorted({generation.incarnation for generation in generations}):
-            prefix = f"{self._keys.traces}/{number:08d}"
+        written = set(self._source.names(self._keys.traces).directories)
+        if not written:
+            return []
+        for life in sorted(written & {self._life(generation) for generation in generations}):
+            prefix = f"{self._keys.traces}/{life}"
             there = {stored.key: stored.bytes for stored in self._target.walk(prefix)}
             wanted += [one.key for one in self._source.walk(prefix) if one.bytes > there.get(one.key, -1)]
         return wanted
+
+    def _life(self, generation: GenerationId) -> str:
+        """The name of the trace of whoever made it: of a sealed one the nonce in its COMMIT."""
+        if not generation.name:
+            return f"{generation.incarnation:08d}"
+        key = self._keys.commit(generation)
+        return read_commit(self._read(key), generation, key).nonce
 
     def _read(self, key: str) -> bytes | None:
         return self._source.get(key, limit_bytes=MAXIMUM_EVIDENCE_BYTES)

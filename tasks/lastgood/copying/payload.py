@@ -48,7 +48,7 @@ class Standing(StrEnum):
 
 def stands(store: Store, keys: FamilyKeys, manifest: Manifest) -> bool:
     """Whether every artifact lies at the copy in its length; asked of what was compared byte for byte before."""
-    directory = keys.artifacts(manifest.id)
+    directory = manifest.prefix(keys)
     listing = list_artifacts(store, directory, manifest)
     return not check_presence(manifest, listing, directory) and not check_sizes(manifest, listing)
 
@@ -72,7 +72,7 @@ class Payload:
         self._target = target
         self._keys = keys
         self._manifest = manifest
-        self._final = keys.artifacts(manifest.id)
+        self._final = manifest.prefix(keys)
         self._staging = f"{keys.staging}/copy-{manifest.id}"  # a name of no publish, which a sweep would give up
         self._stored = target.payload(f"{self._staging}/payload", self._final)
         self.copied_bytes = 0
@@ -133,7 +133,8 @@ class Payload:
         return wrong
 
     def _install(self) -> tuple[Finding, ...]:
-        if self._target.install(self._stored, self._final):
+        only = f"/{self._manifest.artifacts[0].path}" if self._manifest.is_single_file else ""
+        if self._target.install(f"{self._stored}{only}", f"{self._final}{only}"):
             return ()
         # A copy beside this one was faster.
         return self._judge(list_artifacts(self._target, self._final, self._manifest), whole=True)
@@ -189,7 +190,7 @@ class Payload:
 
     def _fetch_one(self, artifact: Artifact, partial: Path, target: Path) -> Hashed:
         half = partial / secrets.token_hex(8)
-        prefix, request = self._keys.artifacts(self._manifest.id), _request(artifact)
+        prefix, request = self._final, _request(artifact)
         try:
             found = self._source.fetch(prefix, request, half)
             if _holds(artifact, found):

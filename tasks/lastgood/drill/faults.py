@@ -23,6 +23,7 @@ from lastgood.errors import LastgoodError
 from lastgood.identity import GenerationId
 from lastgood.replica.processes import ProcessIdentity
 from lastgood.replica.trace import Phase
+from lastgood.text import counted
 
 __all__ = ["Fault", "FaultKind", "FaultMissed", "Shot", "inject", "random_fault"]
 
@@ -65,7 +66,7 @@ class Fault(Document, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         what = f"rank {self.rank}" if self.kind is FaultKind.RANK else "the whole job"
-        when = f"{self.steps_after_save} steps after the first save"
+        when = f"{counted(self.steps_after_save, 'step')} after the first save"
         return f"SIGKILL {what}, {f'inside a publish, from {when} on' if self.inside_publish else when}"
 
 

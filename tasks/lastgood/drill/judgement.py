@@ -18,6 +18,7 @@ from lastgood.drill.timeline import Recovery
 from lastgood.drill.watch import Life
 from lastgood.identity import GenerationId
 from lastgood.replica.processes import ProcessIdentity
+from lastgood.text import counted
 from lastgood.verdict import Check, CheckState, Finding, Note, NoteReason, Reason, Rung, Tier, Verdict, judge
 
 __all__ = ["Observed", "judge_drill", "loss_steps", "resumed_generation"]
@@ -114,7 +115,8 @@ def _fault_fired(observed: Observed) -> Check:
         detail = f"no kill landed: {observed.missed or 'nothing was tried'}"
         return Check(name="fault_fired", state=CheckState.INCONCLUSIVE, detail=detail)
     where = f"inside the publish of {shot.publishing}" if shot.publishing else "between publishes"
-    detail = f"{observed.fault}: at step {shot.step}, {where}; {len(shot.victims)} processes dead by SIGKILL"
+    dead = counted(len(shot.victims), "process", "processes")
+    detail = f"{observed.fault}: at step {shot.step}, {where}; {dead} dead by SIGKILL"
     return Check(name="fault_fired", state=CheckState.RAN, detail=detail)
 
 
@@ -128,7 +130,8 @@ def _recovered(observed: Observed) -> Check:
         finding = Finding(reason=Reason.DRILL_NOT_RECOVERED, message=message, offender=observed.subject)
         return Check(name="recovered", state=CheckState.RAN, detail=observed.failure or "", findings=(finding,))
     tries = "at the first try" if observed.attempts == 1 else f"after {observed.attempts} tries"
-    detail = f"{len(observed.recovered.ranks)} ranks stepped again in incarnation {observed.recovered.incarnation}"
+    ranks = counted(len(observed.recovered.ranks), "rank")
+    detail = f"{ranks} stepped again in incarnation {observed.recovered.incarnation}"
     return Check(name="recovered", state=CheckState.RAN, detail=f"{detail}, {tries}")
 
 
@@ -176,7 +179,7 @@ def _rpo(observed: Observed, objective: int | None) -> Check:
             )
         )
     demanded = "no objective" if objective is None else f"objective {objective}"
-    detail = f"{loss} steps lost of {observed.killed.last_step}; {demanded}"
+    detail = f"{counted(loss, 'step')} lost of {observed.killed.last_step}; {demanded}"
     return Check(name="rpo", state=CheckState.RAN, detail=detail, findings=tuple(findings))
 
 

@@ -15,6 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from lastgood import documents
 from lastgood.config import Objectives, ReplicaSettings
 from lastgood.drill.faults import Fault, FaultKind, FaultMissed, Shot, inject
@@ -31,7 +33,7 @@ from lastgood.records import Measurements
 from lastgood.replica.contract import ReplicaEnvironment
 from lastgood.replica.processes import ProcessIdentity
 from lastgood.restore.cancel import Cancel, Cancelled, cancelled_verdict, heed, heeding, never
-from lastgood.restore.materialize import Scratch, make_copy, open_scratch
+from lastgood.restore.materialize import Copy, Scratch, make_copy, open_scratch
 from lastgood.restore.supervisor import without_secrets
 from lastgood.stores import LocalStore
 from lastgood.stores.port import Progress
@@ -120,7 +122,7 @@ def drill(
     with open_scratch(location, scratch, keep=keep, purpose="drill") as place:
         home = Location(store=LocalStore(place.root), keys=FamilyKeys(name), generation=None)
         with _launcher(settings, home, place, generation.step if generation is not None else 0) as launcher:
-            observed = Observed(subject=subject, fault=fault)
+            observed, copy = Observed(subject=subject, fault=fault), None
             try:
                 checks: tuple[Check, ...] = ()
                 if location is not None and generation is not None:
@@ -136,7 +138,7 @@ def drill(
                 verdict = cancelled_verdict(Tier.DRILL, subject, error.message)
             return DrillResult(
                 verdict=without_secrets(verdict, settings),
-                measurements=_measurements(observed, time.monotonic() - began),
+                measurements=_measurements(observed, copy, time.monotonic() - began),
                 fault=fault,
                 recovery=observed.recovery,
                 attempts=observed.attempts or None,
@@ -397,13 +399,18 @@ def _launcher(settings: ReplicaSettings, home: Location, place: Scratch, base_st
     return CommandLauncher(settings, told, home=place.home, logs=place.directory)
 
 
-def _measurements(observed: Observed, seconds: float) -> Measurements:
+def _measurements(observed: Observed, copy: Copy | None, seconds: float) -> Measurements:
     recovery = observed.recovery
-    if recovery is None or observed.killed is None or observed.recovered is None:
-        return Measurements(seconds=seconds)
-    phases = {phase.phase.value: phase.seconds for phase in recovery.phases}
-    return Measurements(
+    read = Measurements(
         seconds=seconds,
+        read_bytes=copy.read_bytes if copy is not None else None,
+        read_seconds=copy.read_seconds if copy is not None else None,
+    )
+    if recovery is None or observed.killed is None or observed.recovered is None:
+        return read
+    phases = {phase.phase.value: phase.seconds for phase in recovery.phases}
+    return msgspec.structs.replace(
+        read,
         discovery_seconds=recovery.seconds(DrillPhase.DISCOVER),
         load_seconds=recovery.seconds(DrillPhase.LOAD),
         first_step_seconds=recovery.seconds(DrillPhase.FIRST_STEP),

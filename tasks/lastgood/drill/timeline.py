@@ -8,8 +8,8 @@ Decides which marks begin and end a phase, and whose; touches nothing. Rules:
 - Each phase has two marks. What lies between two phases belongs to neither and is *unaccounted*; phases and unaccounted
   equal the recovery time to the nanosecond. Nothing is stretched to fill a gap.
 - The supervisor's own marks are the kill and the end of the killed life's last process; all others are the replica's.
-  The kernel dates a process to its clock tick (10 ms), so `relaunch` and `launch` are that much uncertain against each
-  other; their sum is not.
+  The kernel dates a process to the clock tick before its creation (`TICK_NS`), so `relaunch` and `launch` are that much
+  uncertain against each other; their sum is not. A process dated less than a tick before the kill was created after it.
 
 Source: docs/architecture.md; `time.monotonic_ns` is one clock for all processes of one machine.
 """
@@ -20,8 +20,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from itertools import pairwise
 
+import msgspec
+
 from lastgood.documents import Document
-from lastgood.replica.trace import Phase, Span
+from lastgood.replica.trace import TICK_NS, Phase, Span
 from lastgood.restore.evidence import RankTrace
 
 __all__ = ["DrillPhase", "PhaseTime", "Recovery", "has_recovered", "measure_recovery"]
@@ -123,7 +125,8 @@ def measure_recovery(kill_ns: int, gone_ns: int, ranks: Mapping[int, RankTrace])
     """
     ends = {rank: _first_step_end(trace) for rank, trace in ranks.items()}
     critical = max(ends, key=lambda rank: (ends[rank], rank))
-    spans = _spans(ranks[critical], ends[critical])
+    first, *later = _spans(ranks[critical], ends[critical])
+    spans = (_begun_after(kill_ns, first), *later)
     created_ns = spans[0].begin_ns
     # A launcher that restarts at once may be quicker than our own look at the dead.
     stopped_ns = min(max(gone_ns, kill_ns), created_ns)
@@ -159,10 +162,18 @@ def _spans(trace: RankTrace, end_ns: int) -> list[Span]:
     return [Span(phase=Phase.LAUNCH, begin_ns=begin_ns, end_ns=begin_ns)]
 
 
+def _begun_after(kill_ns: int, span: Span) -> Span:
+    """The launch of a process that a quick launcher created in the tick of the kill."""
+    if span.phase is Phase.LAUNCH and kill_ns - TICK_NS < span.begin_ns < kill_ns <= span.end_ns:
+        return msgspec.structs.replace(span, begin_ns=kill_ns)
+    return span
+
+
 def _contradiction(phases: tuple[PhaseTime, ...]) -> str | None:
     for phase in phases:
         if phase.end_ns < phase.begin_ns:
-            return f"phase {phase.phase} ends before it begins"
+            early = (phase.begin_ns - phase.end_ns) / 1e6
+            return f"phase {phase.phase} ends {early:g} ms before it begins"
     for before, after in pairwise(phases):
         if after.begin_ns < before.end_ns:
             return f"phases overlap: {after.phase} begins before {before.phase} has ended"

@@ -22,7 +22,7 @@ from lastgood.errors import LedgerError, UsageError
 
 __all__ = ["VERSION", "VERSION_TABLE", "Database", "count_anew", "open_database"]
 
-VERSION = "0001"
+VERSION = "0002"
 """The newest migration; `migrations/versions` holds one module for each."""
 VERSION_TABLE = "ledger_version"
 MIGRATIONS = Path(__file__).parent / "migrations"

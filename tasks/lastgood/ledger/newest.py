@@ -1,8 +1,8 @@
 """Which record speaks for a gate: the newest one of the newest save, but no weaker pass while there is another record.
 
-Decides the order; `index` keeps the checks of what comes first in it, `queries` tells them. Rule: a rung below the full
-one that passed (`Verdict.is_weaker_pass`) shows nothing above itself, so it neither hides nor ages what was shown
-before; one that failed counts as every fail does.
+Decides the order; `index` keeps the checks of what comes first in it, `queries` tells them. Rule: a weaker rung
+that passed (`Verdict.is_weaker_pass`) shows nothing above itself, so it neither hides nor ages what was shown before;
+one that failed counts as every fail does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ __all__ = ["is_conclusive", "is_weaker_pass", "newest_first"]
 
 
 def is_weaker_pass() -> ColumnElement[bool]:
-    """Whether a record passed below the full rung."""
-    return and_(records.c.outcome == Outcome.PASS.value, records.c.rung != Rung.FULL.value)
+    """Whether a record passed below what its gate is asked for."""
+    asked = [rung.value for rung in Rung if rung.is_asked]
+    return and_(records.c.outcome == Outcome.PASS.value, records.c.rung.not_in(asked))
 
 
 def is_conclusive() -> ColumnElement[bool]:

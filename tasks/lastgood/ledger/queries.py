@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, null, select
+from sqlalchemy import ColumnElement, Connection, Double, Select, and_, case, cast, func, null, select
 
 from lastgood.ledger import tables
 from lastgood.ledger.newest import is_conclusive, is_weaker_pass, newest_first
@@ -204,21 +204,34 @@ def verifications(moment: Connection, *, names: Collection[str] | None = None) -
 
 def restores(moment: Connection, *, names: Collection[str] | None = None) -> Rows:
     """One row a record of tier 2; see `verifications`."""
-    return _evidence(moment, Tier.RESTORE, ("discovery_seconds", "load_seconds", "first_step_seconds"), names)
+    return _evidence(moment, Tier.RESTORE, _replica(), names)
 
 
 def drills(moment: Connection, *, names: Collection[str] | None = None) -> Rows:
     """One row a record of tier 3; see `verifications`."""
-    took = ("discovery_seconds", "load_seconds", "first_step_seconds", "rpo_loss_steps", "rto_seconds")
+    took = (*_replica(), _records.c.rpo_loss_steps, _records.c.rto_seconds)
     return _evidence(moment, Tier.DRILL, took, names)
 
 
-def _evidence(moment: Connection, tier: Tier, more: tuple[str, ...], names: Collection[str] | None) -> Rows:
+def _replica() -> tuple[ColumnElement[Any], ...]:
+    """What the reading of a generation took, and the replica that was made of it."""
+    bandwidth = cast(_records.c.read_bytes, Double) / func.nullif(_records.c.read_seconds, 0.0)
+    names = ("discovery_seconds", "load_seconds", "first_step_seconds")
+    return (
+        _records.c.read_seconds,
+        bandwidth.label("read_bytes_per_second"),
+        *(_records.c[name] for name in names),
+    )
+
+
+def _evidence(
+    moment: Connection, tier: Tier, more: tuple[ColumnElement[Any], ...], names: Collection[str] | None
+) -> Rows:
     before = ("generation", "step", "attempt", "outcome", "rung", "started_at", "finished_at", "seconds", "read_bytes")
     after = ("reasons", "message", "offender")
-    columns = [_records.c[name] for name in (*before, *after, "host", "origin", *more)]
+    columns = [_records.c[name] for name in (*before, *after, "host", "origin")]
     statement = (
-        select(_families.c.name.label("family"), *columns)
+        select(_families.c.name.label("family"), *columns, *more)
         .join(_families, _families.c.id == _records.c.family_id)
         .where(_records.c.tier == int(tier))
         .order_by(*_in_order())

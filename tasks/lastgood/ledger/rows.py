@@ -83,6 +83,7 @@ def record_rows(record: Record, keys: FamilyKeys, key: str) -> RecordRows:
         "origin": storable(record.origin),
         "seconds": took.seconds,
         "read_bytes": took.read_bytes,
+        "read_seconds": took.read_seconds,
         "discovery_seconds": took.discovery_seconds,
         "load_seconds": took.load_seconds,
         "first_step_seconds": took.first_step_seconds,

@@ -152,6 +152,7 @@ records = Table(
     Column("origin", Text),
     Column("seconds", Double),
     Column("read_bytes", BigInteger),
+    Column("read_seconds", Double),
     Column("discovery_seconds", Double),
     Column("load_seconds", Double),
     Column("first_step_seconds", Double),

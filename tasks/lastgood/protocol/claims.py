@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from lastgood import documents
 from lastgood.errors import Fenced, FormatError, ResumeRefused, StoreTransientError, UsageError
@@ -29,6 +30,7 @@ from lastgood.protocol.survey import (
     read_commit,
     take_survey,
 )
+from lastgood.text import counted
 from lastgood.verdict import Finding, Reason
 
 __all__ = ["Decision", "claim", "decide", "rollback"]
@@ -130,22 +132,38 @@ def _check_hint(hint: GenerationId | None, choice: Choice) -> None:
 def _check_fresh(keys: FamilyKeys, choice: Choice, allow_fresh: bool) -> None:
     findings = tuple(finding for skipped in choice.skipped for finding in skipped.findings)
     if choice.survey.candidates and not choice.all_burned:
-        message = (
-            f"nothing may be resumed: {keys.family}: none of {len(choice.survey.candidates)} commits may be offered"
-        )
+        commits = counted(len(choice.survey.candidates), "commit")
+        message = f"nothing may be resumed: {keys.family}: of {commits} none may be offered"
         refused = Finding(reason=Reason.FRESH_REFUSED, message=message, offender=keys.family)
         raise ResumeRefused(message, findings=(*findings, refused), hint=Reason.FRESH_REFUSED.hint)
     if not allow_fresh:
-        message = f"nothing to resume: {keys.family} holds no commit"
+        message = f"nothing to resume: {keys.family} holds no commit that counts: {choice.survey.uncounted}"
         missing = Finding(reason=Reason.NOTHING_TO_RESUME, message=message, offender=keys.family)
         raise ResumeRefused(message, findings=(*findings, missing), hint=Reason.NOTHING_TO_RESUME.hint)
 
 
-def rollback(keys: FamilyKeys, target: GenerationId, *, nonce: str, host: str, reason: str) -> Steps[int]:
+def rollback(
+    keys: FamilyKeys,
+    target: GenerationId,
+    *,
+    nonce: str,
+    host: str,
+    reason: str,
+    unsealed: Mapping[str, datetime] | None = None,
+) -> Steps[int]:
     """Go back to a generation: one conditional create that claims the next number and decides.
 
+    Args:
+        keys: The family.
+        target: Committed, and neither burned nor barred.
+        nonce: Drawn for this rollback and no other.
+        host: Where it was asked for.
+        reason: A sentence for the audit.
+        unsealed: What lies there that is no generation of ours, name → when the newest of its files was written.
+
     Raises:
-        UsageError: The generation is not committed, burned, or barred by a fail on record.
+        UsageError: The generation is not committed, burned, barred by a fail on record, or not the one that would be
+            offered then: another seal of its step is newer by name.
     """
     survey = yield from take_survey(keys)
     if target not in (*survey.candidates, *survey.fenced):
@@ -159,15 +177,33 @@ def rollback(keys: FamilyKeys, target: GenerationId, *, nonce: str, host: str, r
         raise UsageError(f"cannot roll back: {error.message}") from error
     if marker.burned or data is None:
         raise UsageError(f"cannot roll back to a burned slot: {target}")
+    _refuse_twin(target, survey)
     for _ in range(MAXIMUM_RACES):
         names = read_claim_names((yield List(keys.incarnations)))
         keeps = yield from _lineage(keys, names, target)
-        record = Rollback(from_generation=str(target), from_commit=commit_digest(data), keeps=keeps, reason=reason)
+        record = Rollback(
+            from_generation=str(target),
+            from_commit=commit_digest(data),
+            keeps=keeps,
+            reason=reason,
+            unsealed=dict(unsealed or {}),
+        )
         claimed = Claim(kind="rollback", nonce=nonce, host=host, rollback=record)
         number = names.newest + 1
         if (yield from create_ours(keys.claim(number), documents.canonical_bytes(claimed))):
             return number
     raise StoreTransientError(f"cannot claim a rollback of {keys.family}: lost {MAXIMUM_RACES} races")
+
+
+def _refuse_twin(target: GenerationId, survey: Survey) -> None:
+    """A decision keeps steps, so of several seals of one step it keeps all, and the newest by name is offered."""
+    other = survey.newer_twin(target)
+    if other is not None:
+        raise UsageError(
+            f"cannot roll back to {target} alone: {other} is of the same step, would be kept with it and offered "
+            f"before it",
+            hint=f"go back to {other} or to another step, or bar it first with `lastgood quarantine`",
+        )
 
 
 def _lineage(keys: FamilyKeys, names: ClaimNames, target: GenerationId) -> Steps[dict[str, int]]:

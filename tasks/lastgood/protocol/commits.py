@@ -55,6 +55,8 @@ def commit(keys: FamilyKeys, generation: GenerationId, data: bytes) -> Steps[Com
     after = read_claim_names((yield List(keys.incarnations)))
     if after.newest > generation.incarnation:
         return CommitOutcome.FENCED
+    if generation.name:
+        return CommitOutcome.ACKNOWLEDGED  # a seal belongs to no life, so there is nobody to keep a pointer for it
     pointer = ActivePointer(generation=str(generation), commit=commit_digest(data))
     yield Replace(keys.active(generation.incarnation), documents.canonical_bytes(pointer))
     return CommitOutcome.ACKNOWLEDGED

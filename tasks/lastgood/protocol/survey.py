@@ -130,6 +130,28 @@ class Survey:
         """The newest candidate with a full tier 2 pass and no fail on record."""
         return next((g for g in self.candidates if g in self.proven and g not in self.barred), None)
 
+    @property
+    def uncounted(self) -> str:
+        """What a family without a commit that counts holds in its place, in words: every candidate is a burned slot."""
+        what = "rollback" if self.cut.rollback else "takeover"
+        told = [f"{len(self.candidates)} burned"] if self.candidates else []
+        if self.fenced:
+            told.append(f"{len(self.fenced)} not kept by the {what} of incarnation {self.cut.decided_by}")
+        return ", ".join(told) or "nothing was ever committed"
+
+    def newer_twin(self, target: GenerationId) -> GenerationId | None:
+        """Another seal of the target's step, which a decision for it keeps as well and which is offered before it."""
+        return next(
+            (
+                other
+                for other in (*self.candidates, *self.fenced)
+                if (other.incarnation, other.step) == (target.incarnation, target.step)
+                and other > target
+                and other not in self.barred
+            ),
+            None,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:

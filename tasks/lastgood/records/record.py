@@ -16,10 +16,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from lastgood import documents
+from lastgood.description import Count, Text
 from lastgood.documents import AwareTime, Document
 from lastgood.errors import FormatError
 from lastgood.identity import FamilyKeys, GenerationId
-from lastgood.manifest import Count, GenerationText, Text
+from lastgood.manifest import GenerationText
 from lastgood.markers import DigestText
 from lastgood.stores.grading import StoreGrade
 from lastgood.stores.port import DocumentStore
@@ -55,7 +56,9 @@ class Measurements(Document, frozen=True, kw_only=True):
 
     Args:
         seconds: The whole run.
-        read_bytes: Bytes of payload that were read (tier 1: hashed; tier 2: copied and hashed).
+        read_bytes: Bytes of payload that were read from the store (tier 1: hashed; tiers 2 and 3: copied and hashed).
+        read_seconds: From the first of these bytes asked for to the last one written and hashed, over all transfers at
+            once (tiers 2 and 3; a record of before this was measured has none).
         discovery_seconds: The replica's own phase of that name: claim, listing, decision; no launch and no import
             (tiers 2 and 3, as the next two). Tier 2 takes each from the rank on which it lasted longest, tier 3 from
             the one that ended its first step last.
@@ -68,12 +71,18 @@ class Measurements(Document, frozen=True, kw_only=True):
 
     seconds: Seconds | None = None
     read_bytes: Count | None = None
+    read_seconds: Seconds | None = None
     discovery_seconds: Seconds | None = None
     load_seconds: Seconds | None = None
     first_step_seconds: Seconds | None = None
     rpo_loss_steps: Count | None = None
     rto_seconds: Seconds | None = None
     phases: dict[str, Seconds] = {}
+
+    @property
+    def read_bytes_per_second(self) -> float | None:
+        """The bandwidth of the reading; follows from the two figures, so it is not kept beside them."""
+        return self.read_bytes / self.read_seconds if self.read_bytes is not None and self.read_seconds else None
 
 
 class Record(Document, frozen=True, kw_only=True):
@@ -122,12 +131,13 @@ class Record(Document, frozen=True, kw_only=True):
         return RecordName.of(GenerationId.parse(self.generation), self.manifest, self.tier, self.attempt)
 
     def says_the_same(self, other: Record) -> bool:
-        """Whether both carry one verdict: same outcome and the same findings, whatever they took and when."""
+        """Whether both carry one verdict: same outcome, findings and slices, whatever they took and when."""
         mine, theirs = self.verdict, other.verdict
-        return (mine.tier, mine.rung, mine.outcome, _named(mine)) == (
+        return (mine.tier, mine.rung, mine.outcome, mine.slice, _named(mine)) == (
             theirs.tier,
             theirs.rung,
             theirs.outcome,
+            theirs.slice,
             _named(theirs),
         )
 
@@ -201,7 +211,7 @@ def list_records(
         FormatError: A record is not lawful.
         StoreError: The store could not tell.
     """
-    generations = [generation] if generation is not None else _judged(store, keys)
+    generations = [generation] if generation is not None else generations_on_record(store, keys)
     return tuple(_read(store, keys, name) for judged in generations for name in sorted(_names(store, keys, judged)))
 
 
@@ -225,14 +235,14 @@ def newest_record(
 
 
 def newest_pass(store: DocumentStore, keys: FamilyKeys, generation: GenerationId, tier: Tier) -> Record | None:
-    """The record of the highest attempt of one generation and tier that passed in full, or None.
+    """The record of the highest attempt of one generation and tier that passed all that was asked, or None.
 
     Raises:
         FormatError: A record that was read on the way is not lawful.
         StoreError: The store could not tell.
     """
     for record in newest_first(store, keys, generation, tier):
-        if record.verdict.outcome is Outcome.PASS and record.rung is Rung.FULL:
+        if record.verdict.outcome is Outcome.PASS and not record.verdict.is_weaker_pass:
             return record
     return None
 
@@ -279,7 +289,7 @@ def newest_records(
         StoreError: The store could not tell.
     """
     found: dict[Tier, Record] = {}
-    judged = [generation for generation in _judged(store, keys) if among is None or generation in among]
+    judged = [generation for generation in generations_on_record(store, keys) if among is None or generation in among]
     for generation in reversed(judged[-MAXIMUM_GENERATIONS_SEARCHED:]):
         names = sorted(_names(store, keys, generation), key=lambda name: name.attempt, reverse=True)
         for name in names:
@@ -300,7 +310,12 @@ def read_record(data: bytes, where: str) -> Record:
     return documents.parse(Record, data, where, limit_bytes=MAXIMUM_RECORD_BYTES)
 
 
-def _judged(store: DocumentStore, keys: FamilyKeys) -> list[GenerationId]:
+def generations_on_record(store: DocumentStore, keys: FamilyKeys) -> list[GenerationId]:
+    """Of which generations any record lies there, lawful or not, in order: one listing.
+
+    Raises:
+        StoreError: The store could not tell.
+    """
     found = []
     for name in store.names(keys.records).directories:
         try:

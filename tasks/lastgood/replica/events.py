@@ -30,6 +30,7 @@ from lastgood.manifest import RankExpectations
 from lastgood.verdict import Finding, Note
 
 __all__ = [
+    "TICK_NS",
     "TRACE_VERSION",
     "Discovered",
     "Loaded",
@@ -53,6 +54,9 @@ __all__ = [
 ]
 
 TRACE_VERSION: Final = 1
+
+TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+"""The kernel's clock tick, to which it dates the creation of a process: usually 10 ms."""
 
 Nanoseconds = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -299,15 +303,16 @@ class Timeline:
 def process_started_ns() -> int:
     """When the kernel created this process, on the clock of `time.monotonic_ns()`.
 
-    The kernel keeps it in clock ticks (usually 10 ms), so it is that much uncertain.
+    The kernel keeps it in whole clock ticks, so it lies up to `TICK_NS` before the truth.
 
     Source: proc_pid_stat(5), field 22; clock_gettime(2), CLOCK_BOOTTIME counts suspended time and CLOCK_MONOTONIC
     does not.
     """
     # The second field is the command name in parentheses, which may itself hold spaces and parentheses.
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    started_ns = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    return time.monotonic_ns() - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns)
+    # Whoever loses the processor between the two clocks makes the difference too small.
+    suspended_ns = max(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns() for _ in range(3))
+    return int(fields[19]) * TICK_NS - suspended_ns
 
 
 def host_name() -> str:

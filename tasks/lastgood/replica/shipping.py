@@ -19,7 +19,14 @@ from lastgood.errors import StoreError
 from lastgood.identity import FamilyKeys
 from lastgood.location import Location
 from lastgood.replica.events import Step
-from lastgood.replica.trace import MAXIMUM_LINE_BYTES, MAXIMUM_SEGMENT_BYTES, records_of, trace_directory
+from lastgood.replica.trace import (
+    MAXIMUM_LINE_BYTES,
+    MAXIMUM_SEGMENT_BYTES,
+    LifeName,
+    life_name,
+    records_of,
+    trace_directory,
+)
 from lastgood.stores import Store
 from lastgood.stores.scratch import PrivateDirectory
 from lastgood.text import printable
@@ -35,16 +42,16 @@ class TraceHome:
 
     Args:
         location: The family.
-        incarnation: Of the run.
+        life: Of the run.
         rank: Of this process.
 
     Raises:
         StorePermanentError: No place for it on this machine.
     """
 
-    def __init__(self, location: Location, incarnation: int, rank: int) -> None:
+    def __init__(self, location: Location, life: LifeName, rank: int) -> None:
         self._store, self._keys = location.store, location.keys
-        self._incarnation, self._rank = incarnation, rank
+        self._life, self._rank = life, rank
         family = self._store.local_directory(self._keys.family)
         self._private: PrivateDirectory | None = None
         if family is None:
@@ -58,7 +65,7 @@ class TraceHome:
         if self._private is None:
             return
         try:
-            segments = sorted(trace_directory(self.family, self._incarnation, self._rank).iterdir())
+            segments = sorted(trace_directory(self.family, self._life, self._rank).iterdir())
             for segment in segments:
                 if self._shipped.get(segment.name) != segment.stat().st_size:
                     self._send(segment)
@@ -69,29 +76,29 @@ class TraceHome:
 
     def _send(self, segment: Path) -> None:
         data = segment.read_bytes()
-        self._store.replace(_segment_key(self._keys, self._incarnation, self._rank, segment.name), data)
+        self._store.replace(_segment_key(self._keys, self._life, self._rank, segment.name), data)
         self._shipped[segment.name] = len(data)
 
 
 @contextlib.contextmanager
-def traces_at_hand(location: Location, incarnation: int, first: int, last: int) -> Iterator[Path]:
+def traces_at_hand(location: Location, life: LifeName, first: int, last: int) -> Iterator[Path]:
     """A family directory that holds one life's traces of the steps `first` to `last`, and each rank's first record.
 
     Raises:
         FormatError: A segment in a bucket is not a lawful one.
         StoreError: The store could not tell.
     """
-    family = location.store.local_directory(location.keys.family)
-    if family is not None:
-        yield family
+    ours = location.store.local_directory(location.keys.ours)
+    if ours is not None:
+        yield ours.parent
         return
     private = PrivateDirectory("trace")
     try:
-        life = f"{location.keys.traces}/{incarnation:08d}"
-        for name in filter(_RANK.fullmatch, location.store.names(life).directories):
-            directory = private.path / ".lastgood" / "traces" / f"{incarnation:08d}" / name
+        prefix = f"{location.keys.traces}/{life_name(life)}"
+        for name in filter(_RANK.fullmatch, location.store.names(prefix).directories):
+            directory = private.path / ".lastgood" / "traces" / life_name(life) / name
             directory.mkdir(parents=True)
-            segments = _Segments(location.store, f"{life}/{name}")
+            segments = _Segments(location.store, f"{prefix}/{name}")
             # Readers count segments from nought, so those between the first and the wanted ones are not missed.
             for number, data in enumerate(segments.holding(first, last)):
                 (directory / f"{number:08d}.jsonl").write_bytes(data)
@@ -133,5 +140,5 @@ class _Segments:
         return self._read[number]
 
 
-def _segment_key(keys: FamilyKeys, incarnation: int, rank: int, name: str) -> str:
-    return f"{keys.traces}/{incarnation:08d}/rank-{rank:05d}/{name}"
+def _segment_key(keys: FamilyKeys, life: LifeName, rank: int, name: str) -> str:
+    return f"{keys.traces}/{life_name(life)}/rank-{rank:05d}/{name}"

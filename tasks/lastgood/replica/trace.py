@@ -20,15 +20,17 @@ from __future__ import annotations
 
 import bisect
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, Self, TypeAlias, cast
 
 from lastgood.documents import canonical_bytes, parse
 from lastgood.errors import FormatError, StorePermanentError, UsageError
 from lastgood.replica.events import (
+    TICK_NS,
     TRACE_VERSION,
     Discovered,
     Loaded,
@@ -52,8 +54,10 @@ from lastgood.replica.events import (
 )
 
 __all__ = [
+    "TICK_NS",
     "TRACE_VERSION",
     "Discovered",
+    "LifeName",
     "Loaded",
     "Mark",
     "Measured",
@@ -72,6 +76,7 @@ __all__ = [
     "TraceRecord",
     "TraceWriter",
     "host_name",
+    "life_name",
     "measured",
     "number",
     "process_started_ns",
@@ -86,9 +91,19 @@ MAXIMUM_SEGMENTS: Final = 100_000
 MAXIMUM_RANKS: Final = 1_000_000
 
 
-def trace_directory(family: Path, incarnation: int, rank: int) -> Path:
+LifeName: TypeAlias = int | str
+"""Of which life a trace is: the number that it claimed, or, where a job claims none, the nonce in its COMMITs."""
+_NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+def life_name(life: LifeName) -> str:
+    """How a life is spelled in keys; a number has eight digits, so that no nonce reads like one."""
+    return f"{life:08d}" if isinstance(life, int) else life
+
+
+def trace_directory(family: Path, life: LifeName, rank: int) -> Path:
     """Where one rank of one life keeps its segments."""
-    return family / ".lastgood" / "traces" / f"{incarnation:08d}" / f"rank-{rank:05d}"
+    return family / ".lastgood" / "traces" / life_name(life) / f"rank-{rank:05d}"
 
 
 class TraceWriter:
@@ -96,19 +111,17 @@ class TraceWriter:
 
     Args:
         family: The family's directory on a file system.
-        incarnation: The life of the run, from its claim.
+        life: Of the run: from its claim, or its nonce.
         rank: Of this process.
         segment_bytes: Before a line would grow a segment past this, a new segment begins.
 
     Raises:
-        UsageError: This rank of this incarnation has a trace already: two processes believe that they are the same.
+        UsageError: This rank of this life has a trace already: two processes believe that they are the same.
         StorePermanentError: The directory or a file cannot be written. The loop decides whether training goes on.
     """
 
-    def __init__(
-        self, family: Path, incarnation: int, rank: int, *, segment_bytes: int = MAXIMUM_SEGMENT_BYTES
-    ) -> None:
-        self.directory = trace_directory(family, incarnation, rank)
+    def __init__(self, family: Path, life: LifeName, rank: int, *, segment_bytes: int = MAXIMUM_SEGMENT_BYTES) -> None:
+        self.directory = trace_directory(family, life, rank)
         self._segment_bytes = segment_bytes
         self._segment = -1
         self._written_bytes = 0
@@ -174,7 +187,7 @@ class TraceWriter:
         except FileExistsError:
             self._descriptor = -1
             raise UsageError(
-                f"trace exists already: {path}", hint="does another process run as this rank of this incarnation?"
+                f"trace exists already: {path}", hint="does another process run as this rank of this life?"
             ) from None
         except OSError as error:
             self._descriptor = -1
@@ -239,42 +252,64 @@ class TraceReader:
     def __init__(self, family: Path) -> None:
         self.family = family
 
+    def lives(self) -> tuple[LifeName, ...]:
+        """Every life that left a trace: those that claimed a number, rising, then those that claimed none."""
+        names = _names(self.family / ".lastgood" / "traces")
+        return (*self.incarnations(), *sorted(name for name in names if _NONCE.fullmatch(name)))
+
+    def last_life(self) -> LifeName | None:
+        """The life that began last: by its number where all claimed one, else by the first records of the ranks, for
+        names that are drawn tell no order.
+
+        Raises:
+            FormatError: A first record is not a lawful one.
+        """
+        lives = self.lives()
+        if len(lives) < 2 or all(isinstance(life, int) for life in lives):
+            return lives[-1] if lives else None
+        begun = [(first, life) for life in lives for rank in self.ranks(life) if (first := self.started(life, rank))]
+        if not begun:
+            return lives[-1]
+        # A wall clock may be set back between two lives; the other one is the same for every process of a machine.
+        on_one_machine = len({first.host for first, _ in begun}) == 1
+        return max(begun, key=lambda one: one[0].at.monotonic_ns if on_one_machine else one[0].at.wall.timestamp())[1]
+
     def incarnations(self) -> tuple[int, ...]:
-        """Every life that left a trace, rising."""
+        """Every life that claimed a number and left a trace, rising."""
         names = _names(self.family / ".lastgood" / "traces")
         return tuple(sorted(int(name) for name in names if len(name) == 8 and name.isascii() and name.isdigit()))
 
-    def ranks(self, incarnation: int) -> tuple[int, ...]:
+    def ranks(self, life: LifeName) -> tuple[int, ...]:
         """Every rank of that life that left a trace, rising."""
-        names = _names(trace_directory(self.family, incarnation, 0).parent)
+        names = _names(trace_directory(self.family, life, 0).parent)
         numbers = (name.removeprefix("rank-") for name in names if name.startswith("rank-"))
         return tuple(sorted(int(text) for text in numbers if len(text) == 5 and text.isascii() and text.isdigit()))
 
-    def records(self, incarnation: int, rank: int) -> Iterator[TraceRecord]:
+    def records(self, life: LifeName, rank: int) -> Iterator[TraceRecord]:
         """All whole records of one rank, in order, read piece by piece; none without a trace.
 
         Raises:
             FormatError: A whole line is not a lawful record; file and line are named.
         """
-        follower = self.follow(incarnation, rank)
+        follower = self.follow(life, rank)
         while records := follower.poll():
             yield from records
 
-    def steps(self, incarnation: int, rank: int) -> Mapping[int, Step]:
+    def steps(self, life: LifeName, rank: int) -> Mapping[int, Step]:
         """The completed steps of one rank, by number."""
-        return {record.step: record for record in self.records(incarnation, rank) if isinstance(record, Step)}
+        return {record.step: record for record in self.records(life, rank) if isinstance(record, Step)}
 
-    def started(self, incarnation: int, rank: int) -> Started | None:
+    def started(self, life: LifeName, rank: int) -> Started | None:
         """The first record of one rank, read without the rest; None without a trace.
 
         Raises:
             FormatError: It is not a lawful record.
         """
-        records = _head(trace_directory(self.family, incarnation, rank) / _segment_name(0))
+        records = _head(trace_directory(self.family, life, rank) / _segment_name(0))
         first = next(records, None)
         return first if isinstance(first, Started) else None
 
-    def steps_between(self, incarnation: int, rank: int, first: int, last: int) -> Mapping[int, Step]:
+    def steps_between(self, life: LifeName, rank: int, first: int, last: int) -> Mapping[int, Step]:
         """The completed steps `first` to `last` of one rank, by number; reads only the segments that can hold them.
 
         A life's steps rise, so the segment to begin with is found by halving: a year's trace costs one segment.
@@ -282,7 +317,7 @@ class TraceReader:
         Raises:
             FormatError: A line that was read is not a lawful record; file and line are named.
         """
-        directory = trace_directory(self.family, incarnation, rank)
+        directory = trace_directory(self.family, life, rank)
         paths = [directory / _segment_name(number) for number in range(len(_names(directory)))]
         begin = bisect.bisect_right(paths, first, lo=min(1, len(paths)), key=_first_step) - 1
         found: dict[int, Step] = {}
@@ -294,8 +329,8 @@ class TraceReader:
                     return found
         return found
 
-    def follow(self, incarnation: int, rank: int) -> TraceFollower:
-        return TraceFollower(trace_directory(self.family, incarnation, rank))
+    def follow(self, life: LifeName, rank: int) -> TraceFollower:
+        return TraceFollower(trace_directory(self.family, life, rank))
 
 
 def _segment_name(segment: int) -> str:

@@ -43,7 +43,7 @@ from lastgood.replica.events import (
     measured,
 )
 from lastgood.replica.shipping import TraceHome
-from lastgood.replica.trace import TraceWriter
+from lastgood.replica.trace import TraceRecord, TraceWriter
 from lastgood.run import ResumedGeneration, Run
 from lastgood.verdict import Finding, Note
 
@@ -55,7 +55,8 @@ class RunTrace:
 
     Args:
         family: The family's directory.
-        incarnation: Of the run.
+        incarnation: Of the run; 0 where it claims none.
+        life: The nonce by which a run that claims no number is told from others.
         rank: Of this process.
         world_size: Number of ranks.
         settings: What decides determinism and is worth reading; `computing_environment` is told in any case.
@@ -73,6 +74,7 @@ class RunTrace:
         family: Path,
         incarnation: int,
         *,
+        life: str | None = None,
         rank: int = 0,
         world_size: int = 1,
         settings: Mapping[str, str] | None = None,
@@ -82,7 +84,7 @@ class RunTrace:
     ) -> None:
         self._ship = ship
         self.timeline = timeline if timeline is not None else Timeline()
-        self._writer = TraceWriter(family, incarnation, rank)
+        self._writer = TraceWriter(family, incarnation if life is None else life, rank)
         self._writer.write(
             Started(
                 at=Mark.now(),
@@ -203,9 +205,10 @@ class RunTrace:
         """Write a step whose values are on their way to the host, once the next record comes."""
         self._writer.write_later(make)
 
-    def step_now(self, record: Step) -> None:
-        """Write a step that was made by hand."""
+    def write(self, record: TraceRecord) -> None:
+        """Write a record that was made by hand."""
         self._writer.write(record)
+        self._ended_ns = record.at.monotonic_ns
 
     def saved(self, generation: GenerationId) -> None:
         """Say that a generation was committed."""

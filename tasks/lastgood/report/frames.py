@@ -53,6 +53,8 @@ _RECORD: Mapping[str, str] = {
     "origin": TEXT,
 }
 _REPLICA: Mapping[str, str] = {
+    "read_seconds": MEASURED,
+    "read_bytes_per_second": MEASURED,
     "discovery_seconds": MEASURED,
     "load_seconds": MEASURED,
     "first_step_seconds": MEASURED,
@@ -129,7 +131,7 @@ class Frames:
         publishes: One row a publish that began, with what became of it (`queries.PublishOutcome`).
         verifications: One row a record of tier 1, as the next two of tiers 2 and 3; `reasons` are joined by commas,
             `message`, `offender` and `hint` are of the first finding.
-        restores: Tier 2.
+        restores: Tier 2; `read_seconds` and the bandwidth are of the private copy, whose bytes are `read_bytes`.
         drills: Tier 3.
         phases: Where the recovery time of each drill went.
         families: One row a family: what it may offer, its counters, documents that could not be read, when its store
@@ -180,17 +182,18 @@ def rows_of(frame: pandas.DataFrame) -> list[dict[str, Any]]:
 
 
 def are_decisive(records: pandas.DataFrame) -> pandas.Series[bool]:
-    """Which records decide: a fail on any rung, a pass on the full one alone (`Verdict.is_weaker_pass`)."""
+    """Which records decide: a fail on any rung, a pass on none that is weaker (`Verdict.is_weaker_pass`)."""
     return (records["outcome"] == str(Outcome.FAIL)) | are_proofs(records)
 
 
 def are_proofs(records: pandas.DataFrame) -> pandas.Series[bool]:
-    """Which records passed on the full rung: what the age of evidence counts from."""
-    return (records["outcome"] == str(Outcome.PASS)) & (records["rung"] == str(Rung.FULL))
+    """Which records passed all that their gate is asked for: what the age of evidence counts from."""
+    asked = [str(rung) for rung in Rung if rung.is_asked]
+    return (records["outcome"] == str(Outcome.PASS)) & records["rung"].isin(asked)
 
 
 def are_weaker_passes(records: pandas.DataFrame) -> pandas.Series[bool]:
-    """Which records passed below the full rung: they prove nothing and accuse nothing."""
+    """Which records passed on a weaker rung: they prove nothing and accuse nothing."""
     return (records["outcome"] == str(Outcome.PASS)) & ~are_proofs(records)
 
 

@@ -164,6 +164,11 @@ def _evidence(report: Report) -> Iterator[Metric]:
     )
     age = Metric(name="lastgood_evidence_age_seconds", kind=Kind.GAUGE, help="Its age when the report was made.")
     last = Metric(name="lastgood_last_verdict", kind=Kind.GAUGE, help="1 for the verdict of the newest run of a tier.")
+    read = Metric(
+        name="lastgood_read_bytes_per_second",
+        kind=Kind.GAUGE,
+        help="How fast the newest restore or drill that measured it read its copy from the store.",
+    )
     count = Metric(
         name="lastgood_verdicts_total", kind=Kind.COUNTER, help="Runs of a tier on record, by their verdict."
     )
@@ -174,9 +179,17 @@ def _evidence(report: Report) -> Iterator[Metric]:
             age.add(seconds, family=family, tier=tier)
         for row in newest_of_each(records).to_dict("records"):
             last.add_state(row["outcome"], Outcome, "outcome", family=str(row["family"]), tier=tier)
+        for row in newest_of_each(_read(records)).to_dict("records"):
+            read.add(row["read_bytes_per_second"], family=str(row["family"]), tier=tier)
         for row in records.groupby(["family", "outcome"]).size().reset_index(name="runs").to_dict("records"):
             count.add(row["runs"], family=str(row["family"]), tier=tier, outcome=str(row["outcome"]))
-    yield from (seen, age, last, count)
+    yield from (seen, age, last, read, count)
+
+
+def _read(records: pandas.DataFrame) -> pandas.DataFrame:
+    """The records that say how fast they read; tier 1 never does."""
+    name = "read_bytes_per_second"
+    return records[records[name].notna()] if name in records else records.head(0)
 
 
 def _ages(report: Report, tier: str) -> dict[str, float]:

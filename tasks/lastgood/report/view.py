@@ -66,6 +66,7 @@ class Gate:
         limit: What is demanded of it.
         filled: Its age in parts of the limit, at most 1; None where there is none.
         is_late: It does not keep its objective.
+        read: What the newest record read of the store, in which time and how fast; empty where nobody measured it.
         origin: A link to the run, or empty.
         advice: What to do where there is none.
     """
@@ -78,6 +79,7 @@ class Gate:
     limit: str
     filled: float | None
     is_late: bool
+    read: str
     origin: str
     advice: str
 
@@ -461,9 +463,17 @@ def _gate(rows: _Rows, gate: str, family: str, *, age: str, limit: str, filled: 
         limit=limit,
         filled=filled,
         is_late=is_late,
+        read=_read(newest) if newest else "",
         origin=link_of(newest["origin"]) if newest else "",
         advice="" if newest else f"lastgood {gate} {family}",
     )
+
+
+def _read(record: Row) -> str:
+    rate = record.get("read_bytes_per_second", math.nan)
+    if math.isnan(rate):
+        return ""
+    return f"{words.size(record['read_bytes'])} in {words.duration(record['read_seconds'])}, {words.rate(rate)}"
 
 
 def _ago(at: Any, now: datetime) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-__all__ = ["count", "duration", "moment", "percent", "plain", "size", "steps"]
+from lastgood import text
+
+__all__ = ["count", "duration", "moment", "percent", "plain", "rate", "size", "steps"]
 
 NOT_MEASURED = "not measured"
 
@@ -37,22 +39,20 @@ def percent(part: int, whole: int) -> str:
     if whole == 0:
         return "none yet"
     share = 100 * part / whole
-    text = f"{share:.1f}".rstrip("0").rstrip(".")
-    if part < whole and text == "100":
+    told = f"{share:.1f}".rstrip("0").rstrip(".")
+    if part < whole and told == "100":
         return "> 99.9 %"
-    return "< 0.1 %" if part and text == "0" else f"{text} %"
+    return "< 0.1 %" if part and told == "0" else f"{told} %"
+
+
+def rate(bytes_per_second: float) -> str:
+    """A bandwidth; NaN: nobody measured it."""
+    return NOT_MEASURED if math.isnan(bytes_per_second) else f"{size(bytes_per_second)}/s"
 
 
 def size(number: float) -> str:
     """Bytes, binary units; NaN: nobody measured it."""
-    if math.isnan(number):
-        return NOT_MEASURED
-    value = number
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("the last unit returns")
+    return NOT_MEASURED if math.isnan(number) else text.size(number)
 
 
 def steps(number: float) -> str:

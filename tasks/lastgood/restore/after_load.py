@@ -16,6 +16,7 @@ from lastgood.replica.trace import Loaded
 from lastgood.restore.divergence import Comparing, not_run, span
 from lastgood.restore.evidence import Evidence, RankTrace, Request
 from lastgood.restore.promises import EXACT, Promise, promise_of
+from lastgood.text import counted
 from lastgood.verdict import Check, CheckState, Finding, Note, NoteReason, Reason, Rung
 
 __all__ = ["component_of", "loaded_checks", "subject"]
@@ -23,6 +24,10 @@ __all__ = ["component_of", "loaded_checks", "subject"]
 COUNTED_COMPONENTS = (Component.MODEL, Component.OPTIMIZER, Component.EMA)
 """Components whose tensors a load counts; one that counted no key of one of them left it out. What the others hold is
 a few values, which the expectations name one by one."""
+
+
+NOTHING_EXPECTED = Expectations(learning_rates={}, optimizer_steps={}, scalars={}, ranks=())
+"""Of a sealed checkpoint, of which nobody asked the live objects; what step it is at is known all the same."""
 
 
 def subject(manifest: Manifest) -> str:
@@ -80,11 +85,11 @@ def loaded_checks(request: Request, evidence: Evidence) -> tuple[list[Check], li
     strict, notes = _strict_load(request, evidence, missing)
     checks = [strict]
     expected = request.manifest.expectations
-    if expected is None:
-        checks.extend(not_run(name, "the manifest states no expectations") for name in _QUESTIONS)
-        return checks, notes
-    context = _Context(request, expected, traces, missing)
+    context = _Context(request, expected or NOTHING_EXPECTED, traces, missing)
     for name, question in _QUESTIONS.items():
+        if expected is None and name != "completed_step":
+            checks.append(not_run(name, "the manifest states no expectations"))
+            continue
         check, said = question(context, name)
         checks.append(check)
         notes.extend(said)
@@ -182,7 +187,8 @@ def _tensors(component: Component) -> Callable[[_Context, str], _Answer]:
         if stated and not comparing.compared and context.same_ranks and not context.missing:
             return not_run(name, "the replica sampled none of the tensors that the manifest did"), ()
         keys = sum(loaded.keys.get(component, 0) for _, loaded in context.traces.values())
-        detail = f"{keys} keys on {len(context.traces)} ranks, {comparing.compared} of {stated} sampled digests"
+        held = f"{counted(keys, 'key')} on {counted(len(context.traces), 'rank')}"
+        detail = f"{held}, {comparing.compared} of {stated} sampled digests"
         return comparing.check(detail, missing=context.missing), ()
 
     return ask
@@ -269,7 +275,8 @@ def _random_draws(context: _Context, name: str) -> _Answer:
         comparing.expect_all(Reason.RNG_DIVERGED, own, found, rank=rank, promise=promise)
     if not comparing.compared and not context.missing:
         return not_run(name, "the manifest states no draws"), ()
-    detail = f"{len(streams)} streams on {len(context.traces)} ranks: {', '.join(sorted(streams)[:8])}"
+    drawn = f"{counted(len(streams), 'stream')} on {counted(len(context.traces), 'rank')}"
+    detail = f"{drawn}: {', '.join(sorted(streams)[:8])}"
     return comparing.check(detail, missing=context.missing), comparing.notes
 
 
@@ -307,7 +314,8 @@ def _sample_ids(context: _Context, name: str) -> _Answer:
                 promise=promise,
             )
     count = max((len(entry.sample_ids.ids) for entry in context.expected.ranks), default=0)
-    return comparing.check(f"next {count} ids of {len(context.traces)} ranks", missing=context.missing), comparing.notes
+    detail = f"next {counted(count, 'id')} of {counted(len(context.traces), 'rank')}"
+    return comparing.check(detail, missing=context.missing), comparing.notes
 
 
 def _sample_multiset(context: _Context, comparing: Comparing) -> Check:

@@ -4,7 +4,8 @@ Decides how the replica's end is read, which checks a rung requires, and that a 
 Leaves the state to `after_load`, the steps to `smoke`, the live run to `control`. Rules: a crash, a deadline or a
 restart on verified bytes is a fail, once the replica has asked for a checkpoint; what ends it before is not about one,
 nor are exit codes that mean usage or store trouble: they leave it undecided; a refusal or a failed save is reported
-once, by its own check. Source: docs/architecture.md
+once, by its own check; a job of another framework that ends itself, since nobody can tell which of its trainings was
+meant, leaves all of that undecided, however often its launcher starts it again. Source: docs/architecture.md
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from lastgood.errors import UsageError
 from lastgood.manifest import Component, Manifest
 from lastgood.restore.after_load import loaded_checks, subject
-from lastgood.restore.control import control_checks
+from lastgood.restore.control import control_checks, went_on_alike
 from lastgood.restore.divergence import Comparing, not_run, span
 from lastgood.restore.evidence import Evidence, RankTrace, Request
 from lastgood.restore.smoke import save_check, smoke_checks
+from lastgood.text import counted
 from lastgood.verdict import Check, CheckState, Finding, Note, NoteReason, Reason, Rung
 
-__all__ = ["Comparison", "compare", "required_checks"]
+__all__ = ["Comparison", "compare", "required_checks", "rung_of"]
 
 EXIT_CODES_OF_OTHERS = {
     2: "its store or its command line failed",
@@ -80,24 +83,32 @@ def compare(request: Request, evidence: Evidence) -> Comparison:
             live, said = control_checks(request, evidence)
             checks.extend(live)
             notes.extend(said)
-        checks.append(save_check(request, evidence, ended_well=evidence.end.exit_status == 0))
+        undecided = _ended_itself(request, evidence)
+        checks.append(save_check(request, evidence, ended_well=evidence.end.exit_status == 0, undecided=undecided))
     notes.extend(_rung_notes(request))
     return Comparison(
         checks=tuple(checks), notes=tuple(dict.fromkeys(notes)), required=tuple(required_checks(request, checks))
     )
 
 
+def rung_of(request: Request, evidence: Evidence) -> Rung:
+    """How far up a restore climbed; of a sealed checkpoint only to the top if it went on as the live run did."""
+    is_witnessed = request.manifest.seal is None or went_on_alike(request, evidence)
+    return request.rung if is_witnessed or request.rung is not Rung.FULL else Rung.UNWITNESSED
+
+
 def required_checks(request: Request, checks: Iterable[Check]) -> Iterator[str]:
     """The checks that a pass needs: whatever the manifest does not leave out on purpose, and the whole smoke run.
 
-    A source whose next ids cannot be peeked is proven by the live trace or not at all.
+    A source whose next ids cannot be peeked is proven by the live trace or not at all. Of a sealed checkpoint nobody
+    could state expectations, so that the state is left to the live trace; `rung_of` says where that does not agree.
     """
     made = {check.name: check for check in checks}
     manifest = request.manifest
     absent = {entry.component for entry in manifest.job.absent}
     yield from ("replica_ended", "traces_written", "generation_discovered", "strict_load", "completed_step")
     for name, component in _STATE_CHECKS.items():
-        if component in absent or _is_step_zero(name, manifest):
+        if component in absent or _is_step_zero(name, manifest) or manifest.seal is not None:
             continue
         if request.rung is Rung.TOPOLOGY_CHANGE and name in ("rng_draws", "sample_ids"):
             continue
@@ -133,9 +144,10 @@ def _ended(request: Request, evidence: Evidence) -> Check:
         return Check(name=name, state=CheckState.RAN, detail=detail)
     if evidence.starved:
         return Check(name=name, state=CheckState.INCONCLUSIVE, detail=f"{evidence.starved}; {detail}")
-    if end.exit_status is not None and _has_spoken_for_itself(request, evidence):
+    itself = _ended_itself(request, evidence)
+    if end.exit_status is not None and not itself and _has_spoken_for_itself(request, evidence):
         return not_run(name, f"another check says why; {detail}")
-    others = _fault_of_others(evidence)
+    others = itself or _fault_of_others(evidence)
     if others:
         return Check(name=name, state=CheckState.INCONCLUSIVE, detail=f"{others}; {detail}")
     return Check(name=name, state=CheckState.RAN, detail=detail, findings=(_failure(request, evidence),))
@@ -144,7 +156,7 @@ def _ended(request: Request, evidence: Evidence) -> Check:
 def _spoken(evidence: Evidence) -> str:
     end = evidence.end
     status = "still running" if end.exit_status is None else f"exit status {end.exit_status}"
-    tail = f"; log: {end.log_tail}" if end.log_tail and end.exit_status != 0 else ""
+    tail = f"; its log ends:\n{end.log_tail.rstrip()}" if end.log_tail and end.exit_status != 0 else ""
     return f"{status} after {end.seconds:.1f} s{tail}"
 
 
@@ -165,12 +177,27 @@ def _fault_of_others(evidence: Evidence) -> str | None:
     """Why the replica's end says nothing about the checkpoint, or None."""
     if not evidence.has_asked and not evidence.ranks:
         return "the replica never asked for a checkpoint"
+    known = [EXIT_CODES_OF_OTHERS[code] for code in sorted(_exit_codes(evidence)) if code in EXIT_CODES_OF_OTHERS]
+    return f"the replica says that {known[0]}" if known and evidence.lives <= 1 else None
+
+
+def _ended_itself(request: Request, evidence: Evidence) -> str:
+    """Why a job of another framework ended itself: it trains twice, or goes back (`producers.run`); else empty.
+
+    Its launcher may have started it again (`--max-restarts`), to the same end: of that the checkpoint is no cause.
+    """
+    if request.manifest.seal is None or UsageError.exit_code not in _exit_codes(evidence):
+        return ""
+    return f"the replica says that {EXIT_CODES_OF_OTHERS[UsageError.exit_code]}"
+
+
+def _exit_codes(evidence: Evidence) -> set[int]:
+    """What the replica's command ended with, and of a launcher of several processes what those did."""
     status = evidence.end.exit_status
     codes = {status} if status is not None else set()
     if status == 1:
         codes.update(int(code) for code in _WORKER_EXIT.findall(evidence.end.log_tail))
-    known = [EXIT_CODES_OF_OTHERS[code] for code in sorted(codes) if code in EXIT_CODES_OF_OTHERS]
-    return f"the replica says that {known[0]}" if known and evidence.lives <= 1 else None
+    return codes
 
 
 def _failure(request: Request, evidence: Evidence) -> Finding:
@@ -236,7 +263,7 @@ def _traced(request: Request, evidence: Evidence, ended: Check) -> Check:
         comparing.refuse(Reason.TRACE_MISSING, "of the replica", "lawful records", evidence.trouble, rank=0)
     for rank in missing if evidence.trouble is None else ():
         comparing.refuse(Reason.TRACE_MISSING, "of the replica", "a trace", "none", rank=rank)
-    return comparing.check(f"{len(evidence.ranks)} of {request.world_size} ranks")
+    return comparing.check(f"{len(evidence.ranks)} of {counted(request.world_size, 'rank')}")
 
 
 def _discovered(request: Request, evidence: Evidence) -> Check:
@@ -265,6 +292,6 @@ def _rung_notes(request: Request) -> Iterator[Note]:
     if request.rung is Rung.TOPOLOGY_CHANGE:
         yield Note(
             reason=NoteReason.TOPOLOGY_CHANGED,
-            message=f"restored on {request.world_size} ranks, saved by {saved}: proves only that change",
+            message=f"restored on {counted(request.world_size, 'rank')}, saved by {saved}: proves only that change",
             offender="topology",
         )

@@ -2,9 +2,11 @@
 
 Decides which values of two steps are compared, and how closely. Rules: the tolerance is the manifest's promise, fixed
 before either run made the step; positions and ids are equal or not; sums are as close as the weakest component that
-enters them promises; where the live trace ends, the comparison is not run and is named; in another environment than the
-live run's, what kernels computed is noted and refuses nothing, for other sums are not the checkpoint's fault. The first
-place where two runs part is what matters, so one item is reported once, at its first step. Source: docs/architecture.md
+enters them promises; rates and update counts of a sealed checkpoint are equal although its framework promises nothing,
+for they are what a resume is for; where the live trace ends, the comparison is not run and is named; in another
+environment than the live run's, what kernels computed is noted and refuses nothing, for other sums are not the
+checkpoint's fault. The first place where two runs part is what matters, so one item is reported once, at its first
+step. Source: docs/architecture.md
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from lastgood.replica.trace import Step
 from lastgood.restore.after_load import subject
 from lastgood.restore.divergence import Comparing, not_run, span
 from lastgood.restore.evidence import Evidence, Request
-from lastgood.restore.promises import Agreement, Promise, agreement, promise_of, weakest
+from lastgood.restore.promises import EXACT, Agreement, Promise, agreement, promise_of, weakest
+from lastgood.text import counted
 from lastgood.verdict import Check, Note, NoteReason, Reason, Rung
 
-__all__ = ["CONTROL_CHECKS", "control_checks"]
+__all__ = ["CONTROL_CHECKS", "control_checks", "went_on_alike"]
 
 Values = Mapping[str, object]
 
@@ -38,6 +41,8 @@ class _Comparison(NamedTuple):
     """The first step after the load that is compared; 2 where the step before decides the value."""
     is_computed: bool = False
     """Whether kernels computed it: another device, thread count or release of torch may order its sums otherwise."""
+    is_position: bool = False
+    """Whether it only says how far training is: equal wherever the state was brought back, whoever promised what."""
 
 
 def _of(component: Component) -> Callable[[Manifest], Promise]:
@@ -77,12 +82,14 @@ _COMPARISONS: Mapping[str, _Comparison] = {
         _of(Component.SCHEDULER),
         lambda step: dict(step.learning_rates),
         first=2,
+        is_position=True,
     ),
     "control_optimizer_steps": _Comparison(
         Component.OPTIMIZER,
         Reason.OPTIMIZER_STEP_DIVERGED,
         lambda manifest: weakest(manifest),
         lambda step: dict(step.optimizer_steps),
+        is_position=True,
     ),
     "control_loss": _Comparison(
         "loss",
@@ -113,7 +120,9 @@ def control_checks(request: Request, evidence: Evidence) -> tuple[list[Check], l
     changed = {note.offender.rpartition(".")[2]: note for note in _environment_notes(request.manifest, evidence)}
     for name, comparison in _COMPARISONS.items():
         promise = comparison.promise(request.manifest)
-        if comparison.is_computed and changed:
+        if comparison.is_position and request.manifest.seal is not None:
+            promise = EXACT
+        elif comparison.is_computed and changed:
             promise = Promise(determinism=Determinism.NONE, reason=f"the environment changed: {', '.join(changed)}")
         check, said = _compare(request, evidence, name, comparison, promise)
         checks.append(check)
@@ -130,6 +139,29 @@ def control_checks(request: Request, evidence: Evidence) -> tuple[list[Check], l
             )
         ] = None
     return checks, list(notes)
+
+
+def went_on_alike(request: Request, evidence: Evidence) -> bool:
+    """Whether every rank made every smoke step as the live run did, value for value.
+
+    For a checkpoint of which nothing is promised: another loss cannot fail it, so only agreement can speak for it.
+    """
+    for rank in request.ranks:
+        own = evidence.ranks[rank].steps if rank in evidence.ranks else {}
+        for place, number in enumerate(request.smoke_steps, start=1):
+            live, made = evidence.control.step(rank, number), own.get(number)
+            if live is None or made is None:
+                return False
+            for comparison in _COMPARISONS.values():
+                if place < comparison.first:
+                    continue
+                expected, found = comparison.values(live), comparison.values(made)
+                if any(
+                    agreement(expected[item], found[item], EXACT) is not Agreement.SAME
+                    for item in expected.keys() & found.keys()
+                ):
+                    return False
+    return True
 
 
 def _compare(
@@ -153,7 +185,11 @@ def _compare(
             )
     if not compared:
         return not_run(name, _nothing(request, evidence, comparison)), ()
-    detail = f"{span(compared, 'step')} on {len(evidence.control.steps)} ranks: {promise}"
+    told = str(promise)
+    if promise.determinism is Determinism.NONE:
+        # Of a pass this is read first: that nothing was promised must not look like something amiss.
+        told = f"not equal, and {promise}" if parted else "equal, although nothing was promised"
+    detail = f"{span(compared, 'step')} on {counted(len(evidence.control.steps), 'rank')}: {told}"
     return comparing.check(detail), comparing.notes
 
 

@@ -27,7 +27,8 @@ from lastgood.errors import StoreError, UsageError
 from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.location import Location
 from lastgood.manifest import Manifest, parse_manifest
-from lastgood.markers import Claim, Commit, ResumeRecord
+from lastgood.markers import Claim, Commit, ResumeRecord, Rollback
+from lastgood.protocol.commits import commit_digest
 from lastgood.replica.processes import replica_home
 from lastgood.stores import LocalStore
 from lastgood.stores.port import Hashed, Progress, Store
@@ -75,7 +76,9 @@ class Copy:
         manifest: Its manifest, or None when the copy must not be loaded.
         checks: Those named in `VERIFIED`, and `scratch_space`.
         notes: What tier 1 noted.
-        seconds: How long it took.
+        seconds: How long it took, documents and their judgement included.
+        read_bytes: Payload that was read from the store, twice what had to be read twice; None if none was asked for.
+        read_seconds: How long that took: all transfers at once, each hashed and written as it came.
     """
 
     location: Location
@@ -83,6 +86,8 @@ class Copy:
     checks: tuple[Check, ...]
     notes: tuple[Note, ...]
     seconds: float
+    read_bytes: int | None = None
+    read_seconds: float | None = None
 
 
 @contextmanager
@@ -157,6 +162,8 @@ def make_copy(location: Location, scratch: Scratch, *, progress: Progress | None
         checks=tuple(checks),
         notes=verdict.notes,
         seconds=time.monotonic() - began,
+        read_bytes=source.read_bytes,
+        read_seconds=source.read_seconds,
     )
 
 
@@ -164,9 +171,17 @@ def _lay_out(target: LocalStore, keys: FamilyKeys, generation: GenerationId, rea
     """Write what makes the copy the newest candidate of its family: the documents that were judged, byte for byte."""
     commit, manifest = read[keys.commit(generation)], read[keys.manifest(generation)]
     marker = documents.parse(Commit, commit, keys.commit(generation))
-    if generation.incarnation:
+    if generation.name and generation.incarnation:
+        # The rollback whose number it bears, for after a start nothing could be sealed; without one (incarnation 0)
+        # nothing need be said.
+        back = Rollback(
+            from_generation=str(generation), from_commit=commit_digest(commit), keeps={}, reason="as it was sealed"
+        )
+        claim = Claim(kind="rollback", nonce=marker.nonce, host="lastgood restore", rollback=back)
+        target.create(keys.claim(generation.incarnation), documents.canonical_bytes(claim))
+    elif generation.incarnation:
         # The life that made it, as if it had begun with it: a decision without a claim of older lives keeps nothing
-        # else, and the replica's own claim takes the next number. Foreign generations (incarnation 0) need none.
+        # else, and the replica's own claim takes the next number.
         claim = Claim(kind="start", nonce=marker.nonce, host="lastgood restore")
         decision = ResumeRecord(nonce=marker.nonce, from_generation=None, from_commit=None, keeps={})
         target.create(keys.claim(generation.incarnation), documents.canonical_bytes(claim))
@@ -177,7 +192,7 @@ def _lay_out(target: LocalStore, keys: FamilyKeys, generation: GenerationId, rea
 
 
 class _CopyingStore:
-    """A store to read from, whose `hash` copies what it hashes and whose `get` remembers what it read.
+    """A store to read from, whose `hash` copies and measures what it hashes and whose `get` remembers what it read.
 
     Args:
         source: Where production is.
@@ -191,6 +206,8 @@ class _CopyingStore:
         self._scratch = scratch
         self.documents: dict[str, bytes] = {}
         self.too_small: str | None = None
+        self.read_bytes: int | None = None
+        self.read_seconds: float | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
@@ -212,6 +229,7 @@ class _CopyingStore:
             parent.mkdir(parents=True, exist_ok=True)
         for destination in destinations:
             destination.unlink(missing_ok=True)  # of a reading that is being confirmed
+        began, before = time.monotonic(), (self.read_bytes or 0, self.read_seconds or 0.0)
         with ThreadPoolExecutor(max_workers=default_jobs(), thread_name_prefix="lastgood-copy") as workers:
             pending = [
                 workers.submit(self._source.fetch, prefix, request, destination)
@@ -219,9 +237,12 @@ class _CopyingStore:
             ]
             try:
                 done_bytes = 0
+                self.read_bytes, self.read_seconds = before
                 for future in pending:
                     hashed = future.result()
                     done_bytes += hashed.bytes or 0
+                    self.read_bytes = before[0] + done_bytes
+                    self.read_seconds = before[1] + time.monotonic() - began
                     if progress is not None:
                         progress(done_bytes)
                     yield hashed

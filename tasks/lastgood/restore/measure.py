@@ -8,33 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lastgood.manifest import Manifest
 from lastgood.records import Measurements
 from lastgood.replica.trace import Phase
 from lastgood.restore.evidence import Evidence, RankTrace
+from lastgood.restore.materialize import Copy
 
 __all__ = ["measure"]
 
 
-def measure(copy_seconds: float, manifest: Manifest | None, evidence: Evidence | None) -> Measurements:
+def measure(copy: Copy, evidence: Evidence | None) -> Measurements:
     """Draw the figures from what was left behind.
 
     Args:
-        copy_seconds: Reading, hashing and writing the private copy.
-        manifest: Of what was copied; None if it was refused.
+        copy: What reading, hashing and writing the private copy gave, refused or not.
         evidence: Of the replica; None if it was not started.
     """
-    read_bytes = manifest.total_bytes if manifest else None
     if evidence is None:
-        return Measurements(seconds=copy_seconds, read_bytes=read_bytes, phases={"copy": copy_seconds})
+        return Measurements(
+            seconds=copy.seconds,
+            read_bytes=copy.read_bytes,
+            read_seconds=copy.read_seconds,
+            phases={"copy": copy.seconds},
+        )
     slowest = _slowest(evidence.ranks.values())
     return Measurements(
-        seconds=copy_seconds + evidence.end.seconds,
-        read_bytes=read_bytes,
+        seconds=copy.seconds + evidence.end.seconds,
+        read_bytes=copy.read_bytes,
+        read_seconds=copy.read_seconds,
         discovery_seconds=slowest.get(Phase.DISCOVER),
         load_seconds=slowest.get(Phase.LOAD),
         first_step_seconds=slowest.get(Phase.STEP),
-        phases={"copy": copy_seconds, "replica": evidence.end.seconds, **{p.value: s for p, s in slowest.items()}},
+        phases={"copy": copy.seconds, "replica": evidence.end.seconds, **{p.value: s for p, s in slowest.items()}},
     )
 
 

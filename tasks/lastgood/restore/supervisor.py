@@ -26,9 +26,9 @@ from lastgood.manifest import Manifest
 from lastgood.records import Measurements
 from lastgood.replica.contract import ReplicaEnvironment, render_command, replica_environ
 from lastgood.replica.processes import ReplicaProcess, find_program
-from lastgood.replica.trace import TraceReader
+from lastgood.replica.trace import LifeName, TraceReader
 from lastgood.restore.cancel import Cancel, Cancelled, cancelled_verdict, heed, heeding, never
-from lastgood.restore.compare import Comparison, compare
+from lastgood.restore.compare import Comparison, compare, rung_of
 from lastgood.restore.divergence import not_run
 from lastgood.restore.evidence import Evidence, RankTrace, ReplicaEnd, Request, read_rank
 from lastgood.restore.live import read_control
@@ -117,7 +117,7 @@ def restore(
                 if _missing_device(copy.manifest) is None:
                     evidence = _replay(location, copy, request, settings, place, deadline, cancel)
             verdict = _verdict(location, copy, request, evidence)
-            measurements = measure(copy.seconds, copy.manifest, evidence)
+            measurements = measure(copy, evidence)
         except Cancelled as error:
             verdict = cancelled_verdict(Tier.RESTORE, _subject(location), error.message)
             measurements = Measurements(seconds=time.monotonic() - began)
@@ -144,7 +144,7 @@ def _verdict(location: Location, copy: Copy, request: Request | None, evidence: 
         comparison = compare(request, evidence)
     return judge(
         tier=Tier.RESTORE,
-        rung=request.rung if request else Rung.FULL,
+        rung=Rung.FULL if request is None else request.rung if evidence is None else rung_of(request, evidence),
         subject=_subject(location),
         checks=(*copy.checks, *comparison.checks),
         notes=(*copy.notes, *comparison.notes),
@@ -270,11 +270,13 @@ def _read_traces(family: Path) -> tuple[int, dict[int, RankTrace], str | None]:
     """How many lives the replica had, the traces of the last one, and why one could not be read."""
     reader = TraceReader(family)
     ranks: dict[int, RankTrace] = {}
-    lives: tuple[int, ...] = ()
+    lives: tuple[LifeName, ...] = ()
     try:
-        lives = reader.incarnations()
-        for rank in reader.ranks(lives[-1]) if lives else ():
-            ranks[rank] = read_rank(rank, reader.records(lives[-1], rank))
+        lives = reader.lives()
+        last = reader.last_life()
+        if last is not None:
+            for rank in reader.ranks(last):
+                ranks[rank] = read_rank(rank, reader.records(last, rank))
     except FormatError as error:
         return len(lives), ranks, error.message
     return len(lives), ranks, None

@@ -1,9 +1,8 @@
 """One safetensors file, byte for byte: a writer in one pass and a reader that trusts nothing.
 
-Decides which files are lawful. Leaves what the tensors mean to `storage`. Rules: the header is at most
-`MAXIMUM_HEADER_BYTES`, is strict JSON without duplicate keys, and its entries cover the data exactly, without hole or
-overlap; names are keys, never paths; bytes are read with `pread`, never mapped, so that a file that shrinks meanwhile
-raises an error and kills nobody. Source: the safetensors format description; facts on hostile files in ADR 0003.
+Leaves which files are lawful to `formats.containers.tensors`, and what the tensors mean to `storage`. Rules: an element
+type that torch cannot hold is refused; names are keys, never paths; bytes are read with `pread`, never mapped, so that
+a file that shrinks meanwhile raises an error and kills nobody. Source: the safetensors format description.
 """
 
 from __future__ import annotations
@@ -13,22 +12,17 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import torch
-from msgspec import Meta
 
-from lastgood import documents
 from lastgood.errors import FormatError, StorePermanentError, UsageError
+from lastgood.formats.containers.tensors import TensorEntry, read_tensor_header
 
 __all__ = ["DTYPES", "Entry", "TensorFile", "dtype_code", "tensor_bytes", "write_tensor_file"]
 
-MAXIMUM_HEADER_BYTES = 64 * 2**20
-MAXIMUM_ENTRIES = 500_000
-MAXIMUM_DIMENSIONS = 16
 _METADATA = "__metadata__"
 _WRITE_VECTOR = 512  # below IOV_MAX, which is 1024 on Linux
 # Larger writes take larger pages of cache, which come from memory that was not touched lately: in a virtual machine
@@ -56,14 +50,6 @@ DTYPES: dict[str, torch.dtype] = {
 }
 """safetensors' names of the element types that can be stored."""
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
-
-_Size = Annotated[int, Meta(ge=0, le=2**62)]
-
-
-class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    dtype: str
-    shape: Annotated[tuple[_Size, ...], Meta(max_length=MAXIMUM_DIMENSIONS)]
-    data_offsets: tuple[_Size, _Size]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +177,10 @@ class TensorFile:
             status = os.fstat(self._descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise FormatError(f"not a regular file: {where}")
-            self.entries, self.metadata = self._parse(status.st_size)
+            self.size_bytes = status.st_size
+            header = read_tensor_header(self, where)
+            self.metadata = header.metadata
+            self.entries = {name: self._entry(name, stored) for name, stored in header.entries.items()}
         except BaseException:
             self.close()
             raise
@@ -231,57 +220,13 @@ class TensorFile:
             self.read(entry.start, tensor_bytes(tensor))
         return tensor
 
-    def _parse(self, file_bytes: int) -> tuple[dict[str, Entry], dict[str, str]]:
-        if file_bytes < 8:
-            raise FormatError(f"file too short for a header: {self.where}: {file_bytes} bytes")
-        length = bytearray(8)
-        self.read(0, memoryview(length))
-        header_bytes = int.from_bytes(length, "little")
-        if header_bytes > min(MAXIMUM_HEADER_BYTES, file_bytes - 8):
-            raise FormatError(
-                f"header length out of range: {self.where}: expected at most "
-                f"{min(MAXIMUM_HEADER_BYTES, file_bytes - 8)} bytes, found {header_bytes}"
-            )
-        raw = bytearray(header_bytes)
-        self.read(8, memoryview(raw))
-        header = documents.parse(dict[str, Any], bytes(raw), f"header of {self.where}")
-        metadata = _convert(header.pop(_METADATA, {}), dict[str, str], self.where, _METADATA)
-        if len(header) > MAXIMUM_ENTRIES:
-            raise FormatError(f"too many tensors: {self.where}: at most {MAXIMUM_ENTRIES}, found {len(header)}")
-        entries = {
-            name: self._entry(name, _convert(value, _Header, self.where, name), 8 + header_bytes)
-            for name, value in header.items()
-        }
-        _check_cover(entries.values(), 8 + header_bytes, file_bytes, self.where)
-        return entries, metadata
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Exactly these bytes, as an `ObjectReader`."""
+        data = bytearray(length)
+        self.read(offset, memoryview(data))
+        return bytes(data)
 
-    def _entry(self, name: str, header: _Header, data_start: int) -> Entry:
-        if header.dtype not in DTYPES:
-            raise FormatError(f"dtype unknown: {self.where}: {name!r} has {header.dtype[:20]!r}")
-        dtype = DTYPES[header.dtype]
-        begin, end = header.data_offsets
-        expected = prod(header.shape) * dtype.itemsize
-        if end - begin != expected:
-            raise FormatError(
-                f"tensor length contradicts its shape: {self.where}: {name!r} needs {expected} bytes, "
-                f"found {end - begin}"
-            )
-        return Entry(dtype=dtype, shape=header.shape, start=data_start + begin, bytes=expected)
-
-
-def _convert(value: Any, type_: Any, where: str, name: str) -> Any:
-    try:
-        return msgspec.convert(value, type_, strict=True)
-    except msgspec.ValidationError as error:
-        raise FormatError(f"header entry malformed: {where}: {name!r}: {error}") from error
-
-
-def _check_cover(entries: Iterable[Entry], start: int, end: int, where: str) -> None:
-    position = start
-    for entry in sorted(entries, key=lambda entry: (entry.start, entry.bytes)):
-        if entry.start != position:
-            kind = "overlap" if entry.start < position else "leave a hole"
-            raise FormatError(f"tensors {kind}: {where}: expected one at byte {position}, found {entry.start}")
-        position += entry.bytes
-    if position != end:
-        raise FormatError(f"file length contradicts its header: {where}: expected {position} bytes, found {end}")
+    def _entry(self, name: str, stored: TensorEntry) -> Entry:
+        if stored.dtype not in DTYPES:
+            raise FormatError(f"dtype unknown: {self.where}: {name!r} has {stored.dtype!r}")
+        return Entry(dtype=DTYPES[stored.dtype], shape=stored.shape, start=stored.start, bytes=stored.bytes)

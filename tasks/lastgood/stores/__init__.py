@@ -1,50 +1,37 @@
 """Stores: one small port (`port.Store`), a file system or a bucket behind it, a memory double for models.
 
-What a store may be trusted with is asked before it is (`grading`, `probing`, `s3.probing`).
+What a store may be trusted with is asked before it is (`grading`, `probing`, `s3.probing`). Where a tree may only be
+read, what is ours lies in another store (`apart`). How a root is spelled: `roots`.
 
-`open_store(root)` is the only place that knows which URI scheme means which store.
+`open_store(root)` is the only place that knows which URI scheme means which store, `Access` how that of a root is.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from urllib.parse import unquote_to_bytes, urlsplit
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from lastgood.errors import UsageError
 from lastgood.stores.local import LocalStore
 from lastgood.stores.port import Store
-from lastgood.stores.settings import StoreSettings, settings_of
+from lastgood.stores.roots import is_path, local_path, normal_root, unlinked
+from lastgood.stores.settings import Evidence, StoreSettings, VerifySettings, evidence_of, settings_of, tree_of
 
-__all__ = ["LocalStore", "Store", "StoreSettings", "local_path", "open_store", "settings_of"]
-
-
-def local_path(uri: str) -> Path:
-    """The file-system path that a `file://` URI or a plain path names.
-
-    Raises:
-        UsageError: Another scheme, a host, an empty path, or one that is not UTF-8.
-    """
-    path = _named(uri).absolute()
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        # It goes into records, manifests and the environment of replicas, and none of them could carry it.
-        raise UsageError(f"not UTF-8: {path}: expected a root whose path is text") from None
-    return path
-
-
-def _named(uri: str) -> Path:
-    if not uri:
-        raise UsageError("empty location: expected a path or file:///…")
-    if "://" not in uri and not uri.startswith("file:"):
-        return Path(uri)
-    parts = urlsplit(uri)
-    if parts.scheme != "file":
-        raise UsageError(f"unsupported scheme {parts.scheme!r} in {uri}: expected a path, file:///… or s3://…")
-    if parts.netloc not in ("", "localhost") or not parts.path:
-        raise UsageError(f"not an absolute file URI: {uri}: expected file:///path")
-    return Path(os.fsdecode(unquote_to_bytes(parts.path)))
+__all__ = [
+    "Access",
+    "LocalStore",
+    "Store",
+    "StoreSettings",
+    "VerifySettings",
+    "access_to",
+    "is_path",
+    "local_path",
+    "normal_root",
+    "open_store",
+    "settings_of",
+    "tree_of",
+    "unlinked",
+]
 
 
 def open_store(root: str, settings: StoreSettings | None = None) -> Store:
@@ -67,3 +54,41 @@ def open_store(root: str, settings: StoreSettings | None = None) -> Store:
             raise
         raise UsageError(f"no client for {root}: boto3 is not installed", hint="pip install 'lastgood[s3]'") from None
     return S3Store(root, settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How the store of a configured root is reached, at whatever depth below or above that root it is opened.
+
+    Args:
+        settings: How it is spoken to; None: as its own client says.
+        evidence: Where what is ours lies; None: beside what is read.
+    """
+
+    settings: StoreSettings | None
+    evidence: Evidence | None
+
+    def open(self, root: str) -> Store:
+        """The store behind a root; see `open_store`.
+
+        Raises:
+            UsageError: As of `open_store`.
+        """
+        store = open_store(root, self.settings)
+        if self.evidence is None:
+            return store
+        # Imported when it is needed, as a bucket's client is.
+        from lastgood.stores.apart import ApartStore
+
+        return ApartStore(store, open_store(self.evidence.root, self.evidence.settings), tree_root=self.evidence.tree)
+
+
+def access_to(uri: str, stores: Mapping[str, StoreSettings]) -> Access:
+    """How what a URI names is reached.
+
+    Raises:
+        UsageError: As of `evidence_of`.
+    """
+    if not uri.startswith("s3://"):
+        uri = str(local_path(uri))
+    return Access(settings=settings_of(uri, stores), evidence=evidence_of(uri, stores))

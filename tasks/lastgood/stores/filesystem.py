@@ -1,15 +1,37 @@
-"""The file port: every mutating system call that the local store makes, one method a call.
+"""The file port: every mutating system call that the local store makes, one method a call, and what a failed one means.
 
-Decides nothing. It exists so that a test can kill before each call, tear a write, record a history and replay every
-legal loss and reordering of what was not synced (tests/crash). Reads go straight to the operating system.
+Decides of an error of the operating system whether repeating may help, and nothing else. The port exists so that a test
+can kill before each call, tear a write, record a history and replay every legal loss and reordering of what was not
+synced (tests/crash). Reads go straight to the operating system.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from pathlib import Path
 
-__all__ = ["FileSystem"]
+from lastgood.errors import StoreError, StorePermanentError, StoreTransientError
+
+__all__ = ["FileSystem", "classified"]
+
+_PERMANENT = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EEXIST,
+        errno.EFBIG,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.ENOTEMPTY,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
 
 
 class FileSystem:
@@ -65,3 +87,20 @@ class FileSystem:
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
         os.rmdir(path)
+
+
+class classified(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word in a with statement
+    """Turn an OSError into a StoreError that says whether repeating may help."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            place = f" ({error.filename})" if error.filename else ""
+            raise _store_error(error.errno)(f"cannot {self._doing}{place}: {reason}") from error
+
+
+def _store_error(number: int | None) -> type[StoreError]:
+    return StorePermanentError if number in _PERMANENT else StoreTransientError

@@ -101,7 +101,7 @@ _FOLLOWS = {
 
 _LIMITED = {
     Limit.CONDITIONAL_REPLACE: "LAST_GOOD and QUARANTINE are replaced and looked at again; `reconcile` mends them",
-    Limit.CONDITIONAL_MULTIPART: "a large artifact is not refused where one lies; its name is one life's own",
+    Limit.CONDITIONAL_MULTIPART: "a large artifact is sent where a look shows none; its name is one life's own",
     Limit.CHECKSUM_REJECTION: "damage on the way in is found by reading back, never by the service",
     Limit.STORED_CHECKSUMS: "every verification reads every byte; no checksum of the service stands for one",
     Limit.DELETE: "nothing is swept: what dead publishes left stays and costs",

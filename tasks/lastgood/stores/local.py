@@ -31,11 +31,12 @@ from lastgood.digest import (
     copy_and_hash,
     hash_files,
 )
-from lastgood.errors import StoreError, StorePermanentError, StoreTransientError
+from lastgood.errors import StorePermanentError, StoreTransientError
 from lastgood.identity import check_key, is_lawful_key
-from lastgood.stores.filesystem import FileSystem
+from lastgood.stores.filesystem import FileSystem, classified
 from lastgood.stores.grading import KeptGrade, Probe, StoreGrade
-from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObject, Trouble
+from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, Recorded, StoredObject, Trouble
+from lastgood.stores.reading import FileReader
 
 __all__ = ["LocalStore"]
 
@@ -43,22 +44,8 @@ TEMPORARY_PREFIX = ".tmp-"
 LOCK_NAME = f"{TEMPORARY_PREFIX}lock"
 LOCK_PATIENCE_SECONDS = 30.0
 LOCK_POLL_SECONDS = 0.005
-_PERMANENT = frozenset(
-    {
-        errno.EACCES,
-        errno.EDQUOT,
-        errno.EEXIST,
-        errno.EFBIG,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-        errno.ENOSPC,
-        errno.ENOTDIR,
-        errno.ENOTEMPTY,
-        errno.EPERM,
-        errno.EROFS,
-    }
-)
+LAST_MOMENT_SECONDS = 253_402_300_799.0
+"""The end of the year 9999, in POSIX seconds."""
 
 
 class LocalStore:
@@ -104,7 +91,7 @@ class LocalStore:
     def names(self, prefix: str) -> Names:
         files: list[str] = []
         directories: list[str] = []
-        with _classified(f"list {prefix}"):
+        with classified(f"list {prefix}"):
             try:
                 with os.scandir(self.path(prefix) if prefix else self.root) as entries:
                     for entry in entries:
@@ -116,7 +103,7 @@ class LocalStore:
         return Names(files=tuple(sorted(files)), directories=tuple(sorted(directories)))
 
     def walk(self, prefix: str) -> Iterator[StoredObject]:
-        with _classified(f"walk {prefix}"):
+        with classified(f"walk {prefix}"):
             try:
                 with os.scandir(self.path(prefix)) as entries:
                     ordered = sorted(entries, key=_order)
@@ -124,7 +111,7 @@ class LocalStore:
                 self._check_root()
                 return
         # One guard for the whole directory: entering one for each of a million files would cost as much as their stat.
-        with _classified(f"walk {prefix}"):
+        with classified(f"walk {prefix}"):
             for entry in ordered:
                 key = f"{prefix}/{_spelled(entry.name)}"
                 if entry.is_dir(follow_symlinks=False) and is_lawful_key(key):
@@ -137,7 +124,7 @@ class LocalStore:
                 yield _stored(key, status)
 
     def stat(self, key: str) -> StoredObject | None:
-        with _classified(f"stat {key}"):
+        with classified(f"stat {key}"):
             try:
                 return _stored(key, os.stat(self.path(key), follow_symlinks=False))
             except (FileNotFoundError, NotADirectoryError):
@@ -145,7 +132,7 @@ class LocalStore:
                 return None
 
     def last_changed(self, prefix: str) -> datetime | None:
-        with _classified(f"look at {prefix}"):
+        with classified(f"look at {prefix}"):
             newest = _last_change(self.path(prefix))
         if newest is None:
             self._check_root()
@@ -153,14 +140,14 @@ class LocalStore:
         return datetime.fromtimestamp(newest, UTC)
 
     def clock(self, prefix: str) -> datetime:
-        with _classified(f"ask the time of {prefix}"), tempfile.TemporaryFile(dir=self.path(prefix)) as probe:
+        with classified(f"ask the time of {prefix}"), tempfile.TemporaryFile(dir=self.path(prefix)) as probe:
             # Made and not written to: a full disk must not stop the sweep that makes room on it.
             return datetime.fromtimestamp(os.fstat(probe.fileno()).st_ctime, UTC)
 
     def get(self, key: str, *, limit_bytes: int) -> bytes | None:
         # O_NONBLOCK so that a pipe in the place of a document is refused instead of waited for.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with _classified(f"read {key}"):
+        with classified(f"read {key}"):
             try:
                 descriptor = os.open(self.path(key), flags)
             except (FileNotFoundError, NotADirectoryError):
@@ -181,8 +168,23 @@ class LocalStore:
     def hash(self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None) -> Iterator[Hashed]:
         return self._hash(prefix, requests, progress, drop_cache=False)
 
+    def open(self, prefix: str, path: str) -> FileReader:
+        check_key(path)
+        with classified(f"read {prefix}/{path}"):
+            try:
+                with RootDirectory(self.path(prefix)) as root:
+                    return FileReader(root.open(path), f"{prefix}/{path}")
+            except (FileNotFoundError, NotADirectoryError):
+                self._check_root()
+                raise StorePermanentError(f"object not found: {prefix}/{path}") from None
+            except NotRegularFile as error:
+                raise StorePermanentError(f"cannot read {prefix}/{path}: {error}") from error
+
+    def compare_checksums(self, prefix: str, recorded: Sequence[Recorded]) -> Iterator[bool | None]:
+        return (None for _ in recorded)  # a file system keeps none
+
     def fetch(self, prefix: str, request: HashRequest, destination: Path) -> Hashed:
-        with _classified(f"fetch {prefix}/{request.path} to {destination}"):
+        with classified(f"fetch {prefix}/{request.path} to {destination}"):
             copy = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 with RootDirectory(self.path(prefix)) as root:
@@ -202,7 +204,7 @@ class LocalStore:
     def _hash(
         self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None, *, drop_cache: bool
     ) -> Iterator[Hashed]:
-        with _classified(f"open {prefix}"):
+        with classified(f"open {prefix}"):
             try:
                 root = RootDirectory(self.path(prefix))
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -219,7 +221,7 @@ class LocalStore:
 
     def create(self, key: str, data: bytes) -> bool:
         target = self.path(key)
-        with _classified(f"create {key}"):
+        with classified(f"create {key}"):
             self._make_parents(target.parent)
             temporary = self._write_temporary(target.parent, data)
             try:
@@ -239,7 +241,7 @@ class LocalStore:
 
     def replace(self, key: str, data: bytes) -> None:
         target = self.path(key)
-        with _classified(f"replace {key}"):
+        with classified(f"replace {key}"):
             self._make_parents(target.parent)
             temporary = self._write_temporary(target.parent, data)
             self._files.rename(temporary, target)
@@ -247,7 +249,7 @@ class LocalStore:
 
     def compare_and_swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         target = self.path(key)
-        with _classified(f"lock {key}"):
+        with classified(f"lock {key}"):
             self._make_parents(target.parent)
             # The kernel frees the lock of a killed holder. The lock file itself is never removed: removing it would
             # let two callers hold locks on two different files of one name.
@@ -264,7 +266,7 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         target = self.path(key)
-        with _classified(f"delete {key}"):
+        with classified(f"delete {key}"):
             try:
                 self._files.unlink(target)
             except FileNotFoundError:
@@ -276,7 +278,7 @@ class LocalStore:
     def prepare(self, prefixes: Iterable[str]) -> None:
         self._check_root()
         parents: dict[Path, None] = {}
-        with _classified("prepare"):
+        with classified("prepare"):
             for prefix in prefixes:
                 directory = self.path(prefix)
                 for ancestor in (
@@ -295,7 +297,7 @@ class LocalStore:
 
     def staging_path(self, prefix: str) -> Path:
         directory = self.path(prefix)
-        with _classified(f"stage {prefix}"):
+        with classified(f"stage {prefix}"):
             self._check_root()
             self._make_parents(directory)
         return directory
@@ -306,7 +308,7 @@ class LocalStore:
         base = self.path(prefix)
         requests = []
         directories: dict[Path, None] = {}
-        with _classified(f"persist {prefix}"):
+        with classified(f"persist {prefix}"):
             for path in paths:
                 file = self.path(f"{prefix}/{path}")
                 self._files.sync_file(file)
@@ -318,9 +320,12 @@ class LocalStore:
 
     def install(self, source: str, target: str) -> bool:
         here, there = self.path(source), self.path(target)
-        with _classified(f"install {target}"):
+        with classified(f"install {target}"):
             try:
-                self._files.rename(here, there)
+                if here.is_dir():
+                    self._files.rename(here, there)
+                else:
+                    self._files.link(here, there)  # a rename would replace the file that lies there
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     return False
@@ -332,7 +337,7 @@ class LocalStore:
     def discard(self, prefix: str) -> None:
         doomed = self.path(prefix)
         away = doomed.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
-        with _classified(f"discard {prefix}"):
+        with classified(f"discard {prefix}"):
             self._check_no_link(doomed.parent)
             try:
                 self._files.rename(doomed, away)
@@ -344,7 +349,7 @@ class LocalStore:
     def sweep(self, prefix: str, *, before: datetime) -> tuple[str, ...]:
         directory = self.path(prefix)
         swept = []
-        with _classified(f"sweep {prefix}"):
+        with classified(f"sweep {prefix}"):
             self._check_no_link(directory)
             try:
                 names = sorted(entry for entry in os.listdir(directory) if entry.startswith(TEMPORARY_PREFIX))
@@ -459,7 +464,9 @@ def _stored(key: str, status: os.stat_result) -> StoredObject:
         kind = ObjectKind.FILE
     else:
         kind = ObjectKind.LINK if stat.S_ISLNK(status.st_mode) else ObjectKind.OTHER
-    return StoredObject(key=key, bytes=status.st_size, kind=kind)
+    # Anybody may set it, on some file systems far beyond what a calendar holds, and a listing must not break of it.
+    written_at = datetime.fromtimestamp(min(max(status.st_mtime, 0.0), LAST_MOMENT_SECONDS), UTC)
+    return StoredObject(key=key, bytes=status.st_size, kind=kind, written_at=written_at)
 
 
 def _hashed(path: str, result: FileDigest | OSError) -> Hashed:
@@ -474,20 +481,3 @@ def _hashed(path: str, result: FileDigest | OSError) -> Hashed:
     if isinstance(result, FileChanged):
         return Hashed(path=path, bytes=None, trouble=Trouble.CHANGED, message=str(result))
     return Hashed(path=path, bytes=None, trouble=Trouble.UNREADABLE, message=str(result))
-
-
-class _classified(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word in a with statement
-    """Turn an OSError into a StoreError that says whether repeating may help."""
-
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            reason = os.strerror(error.errno).lower() if error.errno else str(error)
-            place = f" ({error.filename})" if error.filename else ""
-            raise _store_error(error.errno)(f"cannot {self._doing}{place}: {reason}") from error
-
-
-def _store_error(number: int | None) -> type[StoreError]:
-    return StorePermanentError if number in _PERMANENT else StoreTransientError

@@ -8,7 +8,8 @@ the store classifies, nobody else guesses. "Durable" means that the bytes and th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +18,18 @@ from typing import Protocol
 from lastgood.digest import Algorithm, Digest, HashRequest
 from lastgood.stores.grading import KeptGrade, Probe, StoreGrade
 
-__all__ = ["DocumentStore", "Hashed", "Names", "ObjectKind", "Progress", "Store", "StoredObject", "Trouble"]
+__all__ = [
+    "DocumentStore",
+    "Hashed",
+    "Names",
+    "ObjectKind",
+    "ObjectReader",
+    "Progress",
+    "Recorded",
+    "Store",
+    "StoredObject",
+    "Trouble",
+]
 
 
 class ObjectKind(StrEnum):
@@ -36,11 +48,14 @@ class StoredObject:
         key: Relative to the root.
         bytes: Length in bytes.
         kind: `file` unless somebody put a link, a pipe or a device there.
+        written_at: When its bytes were written last, aware; a change of name, owner or mode alone does not move it. No
+            part of what makes two equal.
     """
 
     key: str
     bytes: int
     kind: ObjectKind = ObjectKind.FILE
+    written_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +86,8 @@ class Hashed:
         digests: In the order asked; empty when there is trouble.
         trouble: What kept it from being hashed.
         message: A lowercase fact, with `trouble`.
+        composite: Of what was sent to a store that keeps a checksum which counts: that checksum, as a digest over the
+            digests of its parts.
     """
 
     path: str
@@ -78,12 +95,44 @@ class Hashed:
     digests: tuple[Digest, ...] = ()
     trouble: Trouble | None = None
     message: str = ""
+    composite: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a publisher recorded of the checksum that the store must keep of one artifact.
+
+    Args:
+        path: Relative to a prefix.
+        bytes: Length in bytes.
+        composite: Over the digests of the parts in which it was sent.
+    """
+
+    path: str
+    bytes: int
+    composite: Digest
 
 
 class Progress(Protocol):
     """Told now and then, in the caller's own thread, how many bytes of a long work are done so far."""
 
     def __call__(self, done_bytes: int, /) -> None: ...
+
+
+class ObjectReader(Protocol):
+    """Any part of one version of one object, in any order; several threads may read at once."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the object, in bytes."""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Exactly these bytes. May be repeated after a transient error.
+
+        Raises:
+            ValueError: They do not lie within the object; whoever follows a stranger's offsets asks `size_bytes` first.
+            StoreTransientError: The store could not tell, or another object lies there by now.
+        """
 
 
 class DocumentStore(Protocol):
@@ -184,7 +233,7 @@ class Store(DocumentStore, Protocol):
         """
 
     def install(self, source: str, target: str) -> bool:
-        """Give a whole payload its final name, durably; False if the name is taken."""
+        """Give a whole payload, a directory or a single file, its final name, durably; False if the name is taken."""
 
     def clock(self, prefix: str) -> datetime:
         """The moment, aware, on the clock that `last_changed` counts by, which may not be this machine's; the prefix
@@ -201,6 +250,18 @@ class Store(DocumentStore, Protocol):
 
     def hash(self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None) -> Iterator[Hashed]:
         """Hash artifacts whose paths are relative to the prefix, in order, failures beside results, over every core."""
+
+    def open(self, prefix: str, path: str) -> AbstractContextManager[ObjectReader]:
+        """Read one artifact part by part; no link below the prefix is followed.
+
+        Raises:
+            StorePermanentError: Nothing lies there, or not a regular file.
+        """
+
+    def compare_checksums(self, prefix: str, recorded: Sequence[Recorded]) -> Iterator[bool | None]:
+        """In order, whether the checksum that the store itself keeps is the recorded one; reads no payload. None where
+        none is kept, or over other parts, or by a store that was not seen to refuse wrong ones: it says nothing then.
+        """
 
     def fetch(self, prefix: str, request: HashRequest, destination: Path) -> Hashed:
         """Copy one artifact to a new private local file and hash exactly the bytes that were written there."""

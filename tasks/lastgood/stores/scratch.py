@@ -15,14 +15,19 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
-from lastgood.errors import StorePermanentError
+from lastgood.errors import StorePermanentError, StoreTransientError
 
 __all__ = ["PrivateDirectory", "SharedCopy", "hold_directory", "make_directory", "remove_abandoned"]
 
 PREFIX = "lastgood-"
 POLL_SECONDS = 0.02
+LONGEST_POLL_SECONDS = 0.2
+LOOK_SECONDS = 1.0
+PATIENCE = timedelta(minutes=30)
+"""How long a copy may stand still; an artifact whose bytes look wrong is read a second time before it goes on."""
 HELD = "held"
 """A file in a directory that is to be removed, locked by whoever works there: unlocked, its owner is dead."""
 
@@ -96,15 +101,18 @@ class SharedCopy:
     Args:
         name: Tells the bytes apart from all others.
         fill: Fetches them into the directory that it is given; whatever it raises is raised, and the next one fetches.
+        patience: How long the copy of another process may stand still.
 
     Raises:
         StorePermanentError: It cannot be made.
+        StoreTransientError: The process that fetches it stopped doing so and holds it all the same.
     """
 
-    def __init__(self, name: str, fill: Callable[[Path], None]) -> None:
+    def __init__(self, name: str, fill: Callable[[Path], None], *, patience: timedelta = PATIENCE) -> None:
         base = Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
+        patient = _Patience(base, patience)
         try:
-            while (held := _hold_shared(base, fill)) is None:
+            while (held := _hold_shared(base, fill, patient)) is None:
                 pass  # the one before removed it under our hands
         except OSError as error:
             raise StorePermanentError(f"copy cannot be made: {base}: {error.strerror}") from error
@@ -112,7 +120,48 @@ class SharedCopy:
         self.close = weakref.finalize(self, _give_up_shared, base, held, os.getpid())
 
 
-def _hold_shared(base: Path, fill: Callable[[Path], None]) -> int | None:
+class _Patience:
+    """How long somebody waits for a copy that another process makes: for as long as it grows."""
+
+    def __init__(self, base: Path, patience: timedelta) -> None:
+        self._base = base
+        self._patience = patience
+        self._seen: tuple[int, int] | None = None
+        self._look_at = self._moved_at = time.monotonic()
+        self._pause_seconds = POLL_SECONDS
+
+    def wait(self) -> None:
+        """Sleep a moment, or raise.
+
+        Raises:
+            StoreTransientError: Nothing was written for too long.
+        """
+        time.sleep(self._pause_seconds)
+        if (now := time.monotonic()) < self._look_at:
+            return
+        # Looking costs a call for each artifact, so a copy that takes long is looked at less often.
+        self._look_at = now + min(LOOK_SECONDS, self._patience.total_seconds() / 4)
+        self._pause_seconds = min(2 * self._pause_seconds, LONGEST_POLL_SECONDS)
+        if (seen := self._extent()) != self._seen:
+            self._seen, self._moved_at = seen, now
+        elif now - self._moved_at > self._patience.total_seconds():
+            raise StoreTransientError(
+                f"copy stands still: {self._base}: expected the process that fetches it to write, "
+                f"nothing came for {self._patience.total_seconds():.0f} s",
+                hint=f"find it by `fuser {self._base / HELD}` and end it: the next one fetches anew",
+            )
+
+    def _extent(self) -> tuple[int, int]:
+        """How many files there are, and their bytes."""
+        lengths = []
+        for directory, _, names in os.walk(self._base):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    lengths.append(os.lstat(os.path.join(directory, name)).st_size)
+        return len(lengths), sum(lengths)
+
+
+def _hold_shared(base: Path, fill: Callable[[Path], None], patient: _Patience) -> int | None:
     with contextlib.suppress(FileExistsError):
         base.mkdir(mode=0o700)
     try:
@@ -123,28 +172,45 @@ def _hold_shared(base: Path, fill: Callable[[Path], None]) -> int | None:
         return None
     try:
         while True:
-            # Users share the lock for as long as they use the copy; whoever fills has it alone.
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if not _is_there(base, descriptor):
-                os.close(descriptor)
-                return None
-            if (base / "whole").exists():
-                return descriptor
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(POLL_SECONDS)
-                continue
-            if _is_there(base, descriptor) and not (base / "whole").exists():
-                shutil.rmtree(base / "content", ignore_errors=True)
-                (base / "content").mkdir()
-                fill(base / "content")
-                (base / "whole").touch()
+            # Users share the lock for as long as they use the copy; whoever fills has it alone. Nobody waits for it in
+            # the kernel, where no patience ends.
+            if _locks(descriptor, fcntl.LOCK_SH):
+                if not _is_there(base, descriptor):
+                    os.close(descriptor)
+                    return None
+                if (base / "whole").exists():
+                    return descriptor
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                if _locks(descriptor, fcntl.LOCK_EX):
+                    _fill(base, descriptor, fill)
+                    continue
+            patient.wait()
     except BaseException:
-        if not (base / "whole").exists():
-            shutil.rmtree(base / "content", ignore_errors=True)  # half of a checkpoint may be half of a disk
         os.close(descriptor)
+        raise
+
+
+def _locks(descriptor: int, kind: int) -> bool:
+    """Take a lock if nobody is in the way."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _fill(base: Path, descriptor: int, fill: Callable[[Path], None]) -> None:
+    """Make the copy, under the lock that is ours alone, unless somebody was faster."""
+    if not _is_there(base, descriptor) or (base / "whole").exists():
+        return
+    content = base / "content"
+    try:
+        shutil.rmtree(content, ignore_errors=True)
+        content.mkdir()
+        fill(content)
+        (base / "whole").touch()
+    except BaseException:
+        shutil.rmtree(content, ignore_errors=True)  # half of a checkpoint may be half of a disk
         raise
 
 

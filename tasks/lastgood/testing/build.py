@@ -1,4 +1,4 @@
-"""Healthy families, built without torch through the ordinary publish path.
+"""Healthy families, built without torch through the ordinary publish path; lives of a run on any store.
 
 For tests, for the damage catalogue and for whoever wants to try lastgood on bytes of no value. The artifacts hold
 pseudo-random bytes where tensors would lie: tier 1 and the family's checks never look inside them. The layout is the
@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -35,10 +36,10 @@ from lastgood.manifest import (
 )
 from lastgood.protocol import claim, decide, perform
 from lastgood.publish import Publisher, StagedArtifact
-from lastgood.stores import LocalStore
+from lastgood.stores import LocalStore, Store
 from lastgood.stores.filesystem import FileSystem
 
-__all__ = ["BuiltFamily", "Recipe", "build_family", "build_job", "build_life"]
+__all__ = ["BuiltFamily", "BuiltLife", "Recipe", "build_family", "build_job", "build_life"]
 
 PATIENCE = timedelta(seconds=60)
 
@@ -121,35 +122,74 @@ def build_family(
 
 def build_life(built: BuiltFamily, *, steps: Sequence[int], recipe: Recipe | None = None) -> BuiltFamily:
     """Add one more life of the run: claim, resume what may be resumed, and publish at each step."""
-    recipe = recipe or Recipe()
-    store, keys = LocalStore(built.root, _Unflushed()), built.keys
-    nonce = f"{random.Random(f'{keys.family} {len(built.generations)}').getrandbits(128):032x}"
-    incarnation = perform(store, claim(keys, nonce=nonce, host="builder"))
-    decision = perform(store, decide(keys, incarnation, nonce=nonce, allow_fresh=True))
-    publishers = [
-        Publisher(
-            store,
-            keys,
-            incarnation=incarnation,
-            nonce=nonce,
-            rank=rank,
-            world_size=recipe.world_size,
-            previous=decision.commit_digest,
-            patience=PATIENCE,
-            algorithms=recipe.algorithms,
-        )
-        for rank in range(recipe.world_size)
-    ]
-    with ThreadPoolExecutor(max_workers=recipe.world_size) as ranks:
-        for step in steps:
-            published = [
-                ranks.submit(_save, publisher, keys.family, rank, step, recipe)
-                for rank, publisher in enumerate(publishers)
-            ]
-            for future in published:
-                future.result()
-    added = tuple(GenerationId(incarnation, step) for step in steps)
+    nonce = f"{random.Random(f'{built.family} {len(built.generations)}').getrandbits(128):032x}"
+    with BuiltLife.start(LocalStore(built.root, _Unflushed()), built.keys, nonce=nonce, recipe=recipe) as life:
+        added = tuple(life.save(step) for step in steps)
     return replace(built, generations=(*built.generations, *added))
+
+
+class BuiltLife:
+    """One life of a run on any store, which saves when it is told to. Made by `start`.
+
+    Args:
+        keys: Of the family.
+        incarnation: What it claimed.
+        publishers: One a rank.
+        recipe: What each generation looks like.
+        ranks: Runs one rank a thread.
+    """
+
+    def __init__(
+        self,
+        keys: FamilyKeys,
+        incarnation: int,
+        publishers: Sequence[Publisher],
+        recipe: Recipe,
+        ranks: ThreadPoolExecutor,
+    ) -> None:
+        self.incarnation = incarnation
+        self._keys = keys
+        self._publishers = tuple(publishers)
+        self._recipe = recipe
+        self._ranks = ranks
+
+    @classmethod
+    @contextmanager
+    def start(cls, store: Store, keys: FamilyKeys, *, nonce: str, recipe: Recipe | None = None) -> Iterator[BuiltLife]:
+        """Claim, and resume what may be resumed."""
+        recipe = recipe or Recipe()
+        incarnation = perform(store, claim(keys, nonce=nonce, host="builder"))
+        decision = perform(store, decide(keys, incarnation, nonce=nonce, allow_fresh=True))
+        publishers = [
+            Publisher(
+                store,
+                keys,
+                incarnation=incarnation,
+                nonce=nonce,
+                rank=rank,
+                world_size=recipe.world_size,
+                previous=decision.commit_digest,
+                patience=PATIENCE,
+                algorithms=recipe.algorithms,
+            )
+            for rank in range(recipe.world_size)
+        ]
+        with ThreadPoolExecutor(max_workers=recipe.world_size) as ranks:
+            yield cls(keys, incarnation, publishers, recipe, ranks)
+
+    def save(self, step: int) -> GenerationId:
+        """Publish one generation, on every rank at once.
+
+        Args:
+            step: Completed optimizer steps; more than at the save before.
+        """
+        published = [
+            self._ranks.submit(_save, publisher, self._keys.family, rank, step, self._recipe)
+            for rank, publisher in enumerate(self._publishers)
+        ]
+        for future in published:
+            future.result()
+        return GenerationId(self.incarnation, step)
 
 
 def build_job(family: str, step: int, recipe: Recipe) -> JobDescription:

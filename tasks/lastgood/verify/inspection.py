@@ -49,7 +49,7 @@ class Inspection:
         if manifest is None:
             return (*stored.findings, *stored.identity)
         self.manifests[generation] = manifest
-        directory = self._keys.artifacts(generation)
+        directory = manifest.prefix(self._keys)
         listing = list_artifacts(self._store, directory, manifest)
         wrong = (size_mismatch(artifact, found.bytes, manifest) for artifact, found in check_sizes(manifest, listing))
         return (

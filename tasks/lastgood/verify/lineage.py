@@ -2,8 +2,9 @@
 against it.
 
 Decides nothing about bytes. Rules (docs/protocol.md): a marker names the one before it in its incarnation, burned slots
-apart, or the one that its life resumed; a copy of a family keeps the marker of one that it left out under `omitted/`;
-what the newest decision does not keep is fenced; what a fail on record names is barred, released or not.
+apart, or the one that its life resumed; a seal names none; a copy of a family keeps the marker of one that it left out
+under `omitted/`; what the newest decision does not keep is fenced; what a fail on record names is barred, released or
+not.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ def find_predecessor(store: Store, keys: FamilyKeys, generation: GenerationId) -
     Raises:
         StoreError: The store could not tell.
     """
+    if generation.name:
+        # Checkpoints are sealed in any order, by whoever comes, and a name is sealed once: there is nothing to follow.
+        return Predecessor(name="nothing, as every seal", digest=None)
     before = commit_before(store, keys, generation)
     if before is None:
         return _resumed(store, keys, generation)
@@ -51,11 +55,13 @@ def find_predecessor(store: Store, keys: FamilyKeys, generation: GenerationId) -
 
 
 def commit_before(store: Store, keys: FamilyKeys, generation: GenerationId) -> tuple[GenerationId, StoredCommit] | None:
-    """The commit before this one in its incarnation, burned slots apart; None where this one is the first.
+    """The commit before this one in its incarnation, burned slots apart; None where this one is the first, or a seal.
 
     Raises:
         StoreError: The store could not tell.
     """
+    if generation.name:
+        return None
     here = _older(store, keys.commits, generation)
     omitted = _older(store, keys.omitted, generation) - here
     for other in sorted(here | omitted, reverse=True):

@@ -3,7 +3,8 @@
 Decides whether a cache agrees with the documents that decide; leaves those to `protocol`. Rules: a pointer is judged
 only after the commits were listed; one that lags may have been read between a commit and its pointer, so it is looked
 at again before it is reported; `.active` is judged only for the incarnation that decided last, since a dead one's
-lagging pointer misleads nobody. Source: docs/protocol.md.
+lagging pointer misleads nobody; a family without a commit that counts never passes, for nothing of it was verified.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lastgood.protocol import Survey, perform, refresh_caches, take_survey
 from lastgood.protocol.commits import commit_digest
 from lastgood.protocol.survey import RefusalName
 from lastgood.stores.port import Store
+from lastgood.text import counted
 from lastgood.verdict import Check, CheckState, Finding, Note, NoteReason, Reason, Rung, Tier, Verdict, judge
 from lastgood.verify.reading import read_commit_marker, read_document
 
@@ -30,6 +32,7 @@ MAXIMUM_LOOKS = 5
 REPAIR_ROUNDS = 20
 _POINTERS = ("active_pointer", "last_good", "quarantine_notice")
 _REQUIRED = ("decisions", "names", *_POINTERS)
+_NOTHING_COMMITTED = "nothing_committed"
 
 
 def verify_family(store: Store, keys: FamilyKeys, *, settle: timedelta = SETTLE) -> Verdict:
@@ -131,9 +134,8 @@ def _verify(store: Store, keys: FamilyKeys) -> Verdict:
     else:
         checks.append(_ran("decisions", f"decided by incarnation {survey.cut.decided_by}"))
         checks += _Family(store, keys, survey).checks(notes)
-    return judge(
-        tier=Tier.MANIFEST, rung=Rung.FULL, subject=keys.family, checks=checks, notes=notes, required=_REQUIRED
-    )
+    required = (*_REQUIRED, *(check.name for check in checks if check.name == _NOTHING_COMMITTED))
+    return judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject=keys.family, checks=checks, notes=notes, required=required)
 
 
 def _ran(name: str, detail: str, findings: tuple[Finding, ...] = ()) -> Check:
@@ -161,11 +163,22 @@ class _Family:
             except StoreError as error:
                 yield Check(name=name, state=CheckState.INCONCLUSIVE, detail=error.message)
             else:
-                yield _ran(name, f"{len(findings)} findings" if findings else "holds", findings)
+                yield _ran(name, counted(len(findings), "finding") if findings else "holds", findings)
+        try:
+            if not self._holds_a_commit():
+                why = f"no commit that counts: {self._survey.uncounted}"
+                yield Check(name="nothing_committed", state=CheckState.NOT_RUN, detail=why)
+        except StoreError as error:
+            yield Check(name="nothing_committed", state=CheckState.INCONCLUSIVE, detail=error.message)
         try:
             notes.extend(self._notes())
         except StoreError as error:
             yield Check(name="leftovers", state=CheckState.INCONCLUSIVE, detail=error.message)
+
+    def _holds_a_commit(self) -> bool:
+        """Whether a slot that is kept was not given up; one whose marker is not lawful is there to be judged."""
+        markers = (read_commit_marker(self._store, self._keys, one).marker for one in self._survey.candidates)
+        return any(marker is None or not marker.burned for marker in markers)
 
     # Names.
 
@@ -306,9 +319,11 @@ class _Family:
 
 
 def _own_commits(store: Store, keys: FamilyKeys, survey: Survey) -> Iterator[tuple[GenerationId, str]]:
-    """Commits of the incarnation that decided last, newest first, with their markers' digests; burned ones left out."""
+    """Commits of the incarnation that decided last, newest first, with their markers' digests; burned slots and seals,
+    which no life keeps a pointer for, are left out.
+    """
     for generation in survey.candidates:
-        if generation.incarnation == survey.cut.decided_by:
+        if generation.incarnation == survey.cut.decided_by and not generation.name:
             stored = read_commit_marker(store, keys, generation)
             if stored.data is not None and not (stored.marker and stored.marker.burned):
                 yield generation, commit_digest(stored.data)

@@ -182,7 +182,7 @@ def list_artifacts(store: Store, prefix: str, manifest: Manifest) -> Listing:
 
     Args:
         store: Where.
-        prefix: Key of the generation's directory.
+        prefix: Key of the directory that the artifacts' paths are relative to.
         manifest: What should lie there; each artifact that the walk does not show is asked for by name.
 
     Returns:
@@ -191,6 +191,11 @@ def list_artifacts(store: Store, prefix: str, manifest: Manifest) -> Listing:
     Raises:
         StoreError: The store could not tell.
     """
+    if manifest.is_single_file:
+        # What else lies in the family's directory is not its own.
+        path = manifest.artifacts[0].path
+        only = store.stat(f"{prefix}/{path}")
+        return {path: only} if only is not None else {}
     top = store.stat(prefix)
     if top is not None and top.kind is not ObjectKind.OTHER:
         return {"": top}

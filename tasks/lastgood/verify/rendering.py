@@ -38,7 +38,10 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 
 
 def _check_lines(check: Check, width: int) -> Iterator[str]:
-    yield f"  {_MARKS[check.outcome]:<4}  {check.name:<{width}}  {printable(check.detail)}".rstrip()
+    detail, *quoted = check.detail.split("\n")
+    yield f"  {_MARKS[check.outcome]:<4}  {check.name:<{width}}  {printable(detail)}".rstrip()
+    # Several lines are what a replica printed; the bar keeps any of them from looking like one of ours.
+    yield from (f"        | {printable(line)}".rstrip() for line in quoted)
     for finding in check.findings[:MAXIMUM_FINDINGS_SHOWN]:
         yield f"        {finding.reason}: {printable(finding.message)}"
     if len(check.findings) > MAXIMUM_FINDINGS_SHOWN:

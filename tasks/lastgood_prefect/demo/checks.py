@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from lastgood.identity import GenerationId
@@ -11,8 +11,11 @@ from lastgood.verdict import Outcome, Reason, Rung, Verdict
 from lastgood_prefect.demo.pipeline import FlowRun
 
 __all__ = [
+    "check_announced",
     "check_drill",
     "check_nothing_left",
+    "check_reading",
+    "check_recovery",
     "check_refusals",
     "check_report",
     "check_restore",
@@ -33,6 +36,27 @@ def check_saves(expected_steps: Sequence[int], verdicts: Mapping[GenerationId, V
         if verdict.outcome is not Outcome.PASS:
             problems.append(f"{generation}: expected pass, found {verdict.outcome}")
     return tuple(problems)
+
+
+def check_recovery(
+    resumed: Mapping[int, str | None], saved: Collection[GenerationId], *, first: int = 1
+) -> tuple[str, ...]:
+    """The job began at step zero, was killed once, and went on from a save of its first life."""
+    if list(resumed) != [first, first + 1]:
+        return (f"training: expected two starts, found {len(resumed)}: {dict(resumed)}",)
+    problems = []
+    if resumed[first] is not None:
+        problems.append(f"training: expected a first start at step zero, found {resumed[first]}")
+    if resumed[first + 1] not in {str(generation) for generation in saved if generation.incarnation == first}:
+        problems.append(f"training: expected to resume a save of the life that was killed, found {resumed[first + 1]}")
+    return tuple(problems)
+
+
+def check_announced(announced: int | None, saves: int) -> tuple[str, ...]:
+    """A bucket that announces its commits announced every one; a directory (None) has nobody who would."""
+    if announced is not None and announced < saves:
+        return (f"events: expected the bucket to announce {saves} commits, found {announced}",)
+    return ()
 
 
 def check_trainer(environments: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
@@ -83,6 +107,13 @@ def check_drill(record: Record | None) -> tuple[str, ...]:
     elif abs(sum(phases.values()) - rto_seconds) > 0.001:
         problems.append(f"drill: phases add up to {sum(phases.values()):.3f} s, recovery took {rto_seconds:.3f} s")
     return tuple(problems)
+
+
+def check_reading(record: Record | None) -> tuple[str, ...]:
+    """A gate that copied a generation says how many bytes it read of the store, and how fast."""
+    if record is not None and not record.measurements.read_bytes_per_second:
+        return (f"tier {int(record.tier)}: no bandwidth was measured: {record.measurements}",)
+    return ()
 
 
 def check_report(run: FlowRun, page: Path, records: Sequence[Record]) -> tuple[str, ...]:

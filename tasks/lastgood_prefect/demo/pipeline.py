@@ -1,4 +1,4 @@
-"""The demo's pipeline: an embedded stack, everything deployed on it, a watcher, and flow runs asked for over HTTP.
+"""The demo's pipeline: an embedded stack, everything deployed on it, who announces, and flow runs asked for over HTTP.
 
 Decides how a run is asked for and when it counts as ended; leaves what runs to the deployments, and what must come of
 it to `checks`.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from lastgood.errors import LastgoodError
+from lastgood_prefect.demo.place import Place
 from lastgood_prefect.stack import LASTGOOD, Stack
 
 __all__ = ["FlowRun", "Pipeline"]
@@ -44,26 +45,28 @@ class FlowRun:
 
 
 class Pipeline:
-    """A running stack on which everything is deployed, and the watcher beside it. Made by `start`."""
+    """A running stack on which everything is deployed, and beside it who announces commits. Made by `start`."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
 
     @classmethod
     @contextlib.contextmanager
-    def start(cls, directory: Path, configuration: Path) -> Iterator[Pipeline]:
-        """Start the stack, deploy, start the watcher; all of it ends with the context.
+    def start(cls, directory: Path, configuration: Path, place: Place) -> Iterator[Pipeline]:
+        """Start the stack, deploy, start the watcher or the relay; all of it ends with the context.
 
         Args:
             directory: Holds the stack's home and the logs.
             configuration: The `lastgood.toml` that the workers read.
+            place: Where the families of that file lie.
 
         Raises:
             LastgoodError: Something did not start, with its last words.
         """
-        with Stack.start(directory / "stack", environment={"LASTGOOD_CONFIG": str(configuration)}) as stack:
+        environment = {"LASTGOOD_CONFIG": str(configuration), **place.environ, **place.announcer_environ}
+        with Stack.start(directory / "stack", environment=environment) as stack:
             stack.deploy()
-            stack.run("watcher", (*LASTGOOD, "watch"))
+            stack.run(place.announcer[0], (*LASTGOOD, *place.announcer))
             yield cls(stack)
 
     def ask(self, deployment: str, parameters: Mapping[str, object]) -> FlowRun:

@@ -1,9 +1,10 @@
-"""The demo, step by step: train, see every save judged, restore, kill and recover, refuse damaged copies, report.
+"""The demo, step by step: train through a kill, see every save judged, restore, drill, refuse damaged copies, report.
 
-Everything here is the ordinary path. The reference trainer runs under torchrun and knows no server; a run of the gate
-starts because its COMMIT appeared; the restore and the drill are runs of their deployments on their pools; the damages
-are those of the public catalogue, on copies. What must be true after each step is in `checks`; a step whose check fails
-is reported and the demo fails.
+Everything here is the ordinary path, on a directory or in a bucket (`place`). The reference trainer runs under torchrun
+and knows no server; a rank of it is killed, and it resumes from what it had saved. A run of the gate starts because its
+COMMIT appeared, in a bucket because the bucket said so; the restore and the drill are runs of their deployments on
+their pools; the damages are those of the public catalogue, on copies that lie where the family lies. What must be true
+after each step is in `checks`; a step whose check fails is reported and the demo fails.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,21 +21,29 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from lastgood import documents
 from lastgood.errors import LastgoodError
 from lastgood.family import Family
 from lastgood.identity import GenerationId
 from lastgood.location import Location, locate
+from lastgood.markers import ResumeRecord
 from lastgood.reasons import Reason
 from lastgood.records import Record, newest_record
 from lastgood.replica.contract import ReplicaEnvironment, render_command, replica_environ
 from lastgood.replica.keeper import descendants, send_signal
 from lastgood.replica.processes import ProcessIdentity, ReplicaProcess
+from lastgood.replica.shipping import traces_at_hand
+from lastgood.replica.trace import TraceReader
+from lastgood.stores import LocalStore
 from lastgood.testing.damage import CATALOGUE, Judge, Scene
 from lastgood.verdict import Outcome, Tier, Verdict
 from lastgood.verify import verify_family, verify_generation
 from lastgood_prefect.demo.checks import (
+    check_announced,
     check_drill,
     check_nothing_left,
+    check_reading,
+    check_recovery,
     check_refusals,
     check_report,
     check_restore,
@@ -42,6 +52,7 @@ from lastgood_prefect.demo.checks import (
     check_trainer,
 )
 from lastgood_prefect.demo.pipeline import FlowRun, Pipeline
+from lastgood_prefect.demo.place import Place, StoreKind, bring, open_place
 
 __all__ = ["DAMAGES", "DemoOutcome", "demo_running", "summary"]
 
@@ -51,7 +62,8 @@ STEPS, SAVE_EVERY = 40, 10
 TRAINING_TIMEOUT = timedelta(minutes=4)
 JUDGED_TIMEOUT = timedelta(minutes=2)
 """From the end of training until the last save is judged."""
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.25
+FIRST_LIFE, KILLED_RANK = 1, 1
 DAMAGES = ("shard_deleted", "byte_flipped", "active_pointer_lags", "format_version_newer")
 """The boundary faults: a missing shard, corrupt bytes, a stale pointer, another format version."""
 
@@ -76,7 +88,7 @@ TRAINER = (
 
 CONFIGURATION = f"""\
 [families.{FAMILY}]
-root = "runs"
+root = ROOT
 
 [families.{FAMILY}.replica]
 command = {json.dumps([*TRAINER, "--family={family}", "--stop-step={stop_step}"])}
@@ -87,6 +99,7 @@ drill_timeout_seconds = 120.0
 rpo_steps = {2 * SAVE_EVERY}
 rto_seconds = 120.0
 proven_generations = 1            # two, for a job that lasts longer than a few minutes
+creation_ratio = 0.5              # of a handful of saves, the kill may cut one off
 
 [report]
 directory = "report"
@@ -99,6 +112,9 @@ class DemoOutcome:
 
     Args:
         problems: Everything that was not as it must be; empty means that the demo did what it says.
+        place: Words for where the checkpoints lay.
+        look: A command that shows them.
+        resumed: What each start of the training job resumed, by its number; None: step zero.
         verdicts: Tier 1, per generation, as recorded by the runs of `save-gate`.
         lags: Generation → seconds from its COMMIT to its record.
         restored: The record of tier 2.
@@ -109,6 +125,9 @@ class DemoOutcome:
     """
 
     problems: list[str] = field(default_factory=list)
+    place: str = ""
+    look: str | None = None
+    resumed: dict[int, str | None] = field(default_factory=dict)
     verdicts: dict[GenerationId, Verdict] = field(default_factory=dict)
     lags: dict[GenerationId, float] = field(default_factory=dict)
     restored: Record | None = None
@@ -119,30 +138,46 @@ class DemoOutcome:
 
 
 @contextlib.contextmanager
-def demo_running(directory: Path, tell: Callable[[str], None]) -> Iterator[tuple[DemoOutcome, Pipeline | None]]:
+def demo_running(
+    directory: Path, store: StoreKind, tell: Callable[[str], None]
+) -> Iterator[tuple[DemoOutcome, Pipeline | None]]:
     """Run the whole story under a directory, and yield what it saw while the stack is still up.
 
     When the context ends nothing that it started is left, or the outcome's problems name it.
 
     Args:
-        directory: Empty; holds the family, the stack, scratch copies, the report and logs.
+        directory: Empty; holds the family (or the server of its bucket), the stack, copies, the report and logs.
+        store: What is saved to.
         tell: Hears of each event, a line at a time.
     """
-    (directory / "runs").mkdir()
     configuration = directory / "lastgood.toml"
-    configuration.write_text(CONFIGURATION)
     outcome, pipeline = DemoOutcome(), None
     begin = time.monotonic()
-    tell("starting a Prefect server, three workers and a watcher on this machine")
     with contextlib.ExitStack() as held:
         try:
-            pipeline = held.enter_context(Pipeline.start(directory, configuration))
+            place = held.enter_context(open_place(store, directory))
+            configuration.write_text(CONFIGURATION.replace("ROOT", json.dumps(place.root), 1))
+            outcome.place = place.words
+            reach = f". {place.outside} && " if place.outside is not None else ""
+            outcome.look = f"{reach}lastgood status {place.root}/{FAMILY}"
+            tell(
+                f"starting a Prefect server, three workers and `lastgood {place.announcer[0]}`; saving to {place.words}"
+            )
+            pipeline = held.enter_context(Pipeline.start(directory, configuration, place))
         except LastgoodError as error:
             outcome.problems.append(error.message)
         else:
             outcome.seconds["start"] = time.monotonic() - begin
             tell(f"server at {pipeline.stack.ui_url}")
-            _Story(directory=directory, pipeline=pipeline, tell=tell, outcome=outcome).run()
+            story = _Story(
+                directory=directory,
+                place=place,
+                location=locate(f"{place.root}/{FAMILY}"),
+                pipeline=pipeline,
+                tell=tell,
+                outcome=outcome,
+            )
+            story.run()
         yield outcome, pipeline
     outcome.problems.extend(check_nothing_left([str(process.pid) for process in descendants(os.getpid())]))
 
@@ -152,13 +187,11 @@ class _Story:
     """The steps, each returning its problems."""
 
     directory: Path
+    place: Place
+    location: Location
     pipeline: Pipeline
     tell: Callable[[str], None]
     outcome: DemoOutcome
-
-    @property
-    def location(self) -> Location:
-        return locate(str(self.directory / "runs" / FAMILY))
 
     def run(self) -> None:
         """Each step in turn; none after one that did not do what it says, since it would fail for the same cause."""
@@ -173,17 +206,21 @@ class _Story:
                 break
 
     def train(self) -> tuple[str, ...]:
-        """A production run: not a replica, and outside of Prefect. Its saves are judged because they appeared."""
+        """A production run: not a replica, and outside of Prefect. Its saves are judged because they appeared.
+
+        Once it has saved, one of its ranks is killed; torchrun starts it anew, and it resumes from where it saved to.
+        """
         told = ReplicaEnvironment(family=self.location.family_uri, stop_step=STEPS)
         command = render_command(
             (*TRAINER, "--family={family}", "--stop-step={stop_step}"), told, world_size=WORLD_SIZE
         )
         home = self.directory / "home"
         home.mkdir()
-        environment = replica_environ(told, base=os.environ, home=home, declared={})
+        environment = replica_environ(told, base=os.environ, home=home, declared=self.place.environ)
         self.tell(f"training {WORLD_SIZE} ranks for {STEPS} steps, a save every {SAVE_EVERY}")
         seen: set[ProcessIdentity] = set()
         environments: list[Mapping[str, str]] = [environment]
+        killed = False
         with ReplicaProcess.start(command, environment, self.directory, self.directory / "train.log") as trainer:
             deadline = time.monotonic() + TRAINING_TIMEOUT.total_seconds()
             while trainer.poll() is None and time.monotonic() < deadline:
@@ -191,6 +228,7 @@ class _Story:
                 environments += filter(None, (_environment_of(process) for process in fresh))
                 seen |= fresh
                 self._look()
+                killed = killed or self._kill_a_rank(trainer)
                 time.sleep(LOOK_SECONDS)
             code = trainer.poll()
             tail = trainer.log_tail()
@@ -201,11 +239,37 @@ class _Story:
         while len(self.outcome.verdicts) < len(expected) and time.monotonic() < deadline:
             self._look()
             time.sleep(LOOK_SECONDS)
+        self._read_resumes()
         return (
             *check_saves(expected, self.outcome.verdicts),
+            *check_recovery(self.outcome.resumed, self.outcome.verdicts),
             *check_trainer(environments),
             *check_nothing_left([str(process.pid) for process in seen if send_signal(process, 0)]),
         )
+
+    def _kill_a_rank(self, trainer: ReplicaProcess) -> bool:
+        """Kill a rank of the first life, by the pid that its trace names; False while that has not saved."""
+        if not Family(self.location).exists() or not Family(self.location).survey().candidates:
+            return False
+        with traces_at_hand(self.location, FIRST_LIFE, 1, SAVE_EVERY) as family:
+            started = TraceReader(family).started(FIRST_LIFE, KILLED_RANK)
+        ours = {process.pid: process for process in trainer.descendants()}
+        if started is None or started.pid not in ours:
+            return False
+        trainer.signal(ours[started.pid], signal.SIGKILL)
+        self.tell(f"killed  rank {KILLED_RANK} of the training job, by SIGKILL, after its first save")
+        return True
+
+    def _read_resumes(self) -> None:
+        """What each start of the job decided to resume, as its record in the family says."""
+        store, keys = self.location.store, self.location.keys
+        for incarnation in range(1, Family(self.location).survey().claims.newest + 1):
+            key = keys.resume(incarnation)
+            data = store.get(key, limit_bytes=documents.MAXIMUM_DOCUMENT_BYTES)
+            if data is not None:
+                self.outcome.resumed[incarnation] = documents.parse(ResumeRecord, data, key).from_generation
+        for incarnation, generation in self.outcome.resumed.items():
+            self.tell(f"start {incarnation}  resumed {generation or 'nothing: step zero'}")
 
     def _look(self) -> None:
         """Tell of each save that a run of the gate has judged since the last look."""
@@ -233,6 +297,7 @@ class _Story:
         self.outcome.restored = record = self._recorded(run, generation, Tier.RESTORE)
         return (
             *check_run(run, record),
+            *check_reading(record),
             *check_restore(record, last_good=Family(self.location).survey().newest_proven, generation=generation),
         )
 
@@ -242,7 +307,7 @@ class _Story:
         parameters = {"family": FAMILY, "generation": str(generation), "kill": "rank", "inside_publish": False}
         run = self.pipeline.ask("recovery-drill/ad-hoc", parameters)
         self.outcome.drilled = record = self._recorded(run, generation, Tier.DRILL)
-        return (*check_run(run, record), *check_drill(record))
+        return (*check_run(run, record), *check_reading(record), *check_drill(record))
 
     def _recorded(self, run: FlowRun, generation: GenerationId, tier: Tier) -> Record | None:
         """The record that a run left, told of."""
@@ -260,14 +325,16 @@ class _Story:
         for name in DAMAGES:
             damage = CATALOGUE[name]
             expected[name] = damage.reason
-            root = self.directory / f"copy-{name}"
-            shutil.copytree(self.directory / "runs", root)
+            root = self.directory / name
+            root.mkdir()
+            bring(self.location.store, LocalStore(root), FAMILY)
             scene = Scene(root=root, family=FAMILY, generation=max(self.outcome.verdicts), stranger=FAMILY)
             damage.apply(scene)
-            if damage.judge is Judge.FAMILY:
-                verdict = verify_family(scene.store, scene.keys)
-            else:
-                verdict = verify_generation(scene.store, scene.keys, scene.generation)
+            with self.place.holding(root, FAMILY) as store:
+                if damage.judge is Judge.FAMILY:
+                    verdict = verify_family(store, scene.keys)
+                else:
+                    verdict = verify_generation(store, scene.keys, scene.generation)
             self.outcome.refused[name] = verdict
             seen = f"{verdict.findings[0].reason}: {verdict.findings[0].message}" if verdict.findings else "no finding"
             self.tell(f"damage  {name:<22}  {verdict.outcome}  {seen}")
@@ -280,7 +347,8 @@ class _Story:
         self.outcome.page = page = self.directory / "report" / "index.html"
         self.tell(f"report  {run.state}  {page}")
         records = [record for record in (self.outcome.restored, self.outcome.drilled) if record is not None]
-        return check_report(run, page, records)
+        announced = self.place.announced() if self.place.metrics is not None else None
+        return (*check_report(run, page, records), *check_announced(announced, len(self.outcome.verdicts)))
 
 
 def _environment_of(process: ProcessIdentity) -> dict[str, str] | None:
@@ -294,7 +362,7 @@ def _environment_of(process: ProcessIdentity) -> dict[str, str] | None:
 
 def summary(outcome: DemoOutcome) -> Mapping[str, str]:
     """The measured figures, for the closing table."""
-    figures = {"saves judged (tier 1)": str(len(outcome.verdicts))}
+    figures = {"saved to": outcome.place, "saves judged (tier 1)": str(len(outcome.verdicts))}
     if outcome.lags:
         figures["COMMIT to verdict, slowest"] = f"{max(outcome.lags.values()):.1f} s"
     if outcome.restored is not None:
@@ -308,6 +376,9 @@ def summary(outcome: DemoOutcome) -> Mapping[str, str]:
             )
             if value is not None
         )
+        if spent.read_bytes is not None and spent.read_bytes_per_second is not None:
+            rate = f"{spent.read_bytes_per_second / 2**20:.1f} MiB/s"
+            figures["  read for it"] = f"{spent.read_bytes / 2**20:.1f} MiB in {spent.read_seconds:.2f} s, {rate}"
     if outcome.drilled is not None:
         measured = outcome.drilled.measurements
         figures["RPO loss (tier 3)"] = f"{measured.rpo_loss_steps} steps"

@@ -5,7 +5,8 @@
     sqs        hints from an SQS queue
     webhook    hints from HTTP requests, kept in a `spool` until they are done with
     listing    hints from listing the names of commits
-    command    `lastgood relay`
+    serving    a source by its settings, and the watcher that it wakes
+    command    `lastgood relay`; its other front is the flow `relay` (`lastgood_prefect.relaying`)
 
 A source is a `hints.HintSource` of the watcher, which lists storage and asks for runs as it does without any event. So
 an event decides one thing: that a family is looked at sooner. Lost, doubled, late, reordered and forged events end in

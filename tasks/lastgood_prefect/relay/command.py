@@ -2,59 +2,42 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-from collections.abc import Sequence
-from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+import msgspec
 from click.core import ParameterSource
 
-from lastgood.cli.settings import config_option
-from lastgood.config import DEFAULT_FILE
+from lastgood.cli.settings import config_option, configured
+from lastgood.config import RelaySettings, RelaySource
 from lastgood.errors import UsageError
-from lastgood.text import printable
 from lastgood_prefect.watch_command import (
     chosen_families,
     listing_option,
     log_to_stderr,
     patience_option,
     stopped_by_signals,
-    watcher_of,
 )
-
-if TYPE_CHECKING:
-    from lastgood_prefect.hints import HintSource
-    from lastgood_prefect.relay.reading import Reader
-    from lastgood_prefect.settings import ConfiguredFamily
 
 __all__ = ["relay_command"]
 
-SPOOL: Final = "lastgood-relay"
-NOTIFIED: Final = ("sqs", "webhook")
-"""The sources that are told by somebody; the others look themselves."""
 BELONGS_TO: Final = {
     "queue_url": ("sqs",),
     "host": ("webhook",),
     "port": ("webhook",),
     "spool": ("webhook",),
     "poll_seconds": ("poll", "watch"),
-    "metrics": NOTIFIED,
+    "metrics": ("sqs", "webhook"),
 }
 """Option → the sources that read it."""
-
-_log = logging.getLogger("lastgood.watch")
 
 
 @click.command("relay", short_help="Ask for a save-gate run when storage announces a commit.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
     "--source",
-    required=True,
+    default=None,
     type=click.Choice(["sqs", "webhook", "poll", "watch"]),
     help="Who says that something was committed: an SQS queue, HTTP requests, listings, or the file system.",
 )
@@ -71,7 +54,7 @@ _log = logging.getLogger("lastgood.watch")
     "--spool",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
-    help=f"webhook: keeps what was accepted, on a local disk.  [default: {SPOOL} beside the configuration file]",
+    help="webhook: keeps what was accepted, on a local disk.  [default: lastgood-relay beside the configuration file]",
 )
 @click.option(
     "--poll-seconds",
@@ -92,17 +75,10 @@ _log = logging.getLogger("lastgood.watch")
 @click.pass_context
 def relay_command(
     context: click.Context,
+    /,
     names: tuple[str, ...],
-    source: str,
-    queue_url: str | None,
-    host: str,
-    port: int,
-    spool: Path | None,
-    poll_seconds: float,
-    metrics: Path | None,
-    listing_seconds: float,
-    patience_seconds: float,
     config: Path | None,
+    **_: object,  # read from the context: what was said on the command line counts, and no default
 ) -> int:
     """Look after families of lastgood.toml (all, or those NAMEd) when storage announces commits, until told to end.
 
@@ -119,81 +95,35 @@ def relay_command(
     poll     No notifications: lists the names of commits.
     watch    As `lastgood watch`: inotify on local disks, listings elsewhere.
 
-    The server is the one of PREFECT_API_URL; it may be away for any time, and so may the relay.
+    What is not said here is what the table [relay] of lastgood.toml says. The server is the one of PREFECT_API_URL; it
+    may be away for any time, and so may the relay. As a run of the server: the deployment `relay/served`.
     """  # noqa: D301 - the backspace tells click to keep the lines of that paragraph
-    _refuse_strangers(context, source)
-    if source == "sqs" and not queue_url:
-        raise UsageError("no queue: expected --queue-url with --source sqs")
+    from lastgood_prefect.relay.serving import serve
+
+    settings = _settings(context, config)
     families = chosen_families(names, config)
     log_to_stderr()
-    reader = _reader(families) if source in NOTIFIED else None
-    with watcher_of(
-        families, poll_seconds=poll_seconds, listing_seconds=listing_seconds, patience_seconds=patience_seconds
-    ) as watcher:
-        stop = stopped_by_signals()
-        hints: HintSource | None = None
-        if reader is not None:
-            if source == "sqs":
-                notified = _queue(reader, stop, str(queue_url))
-            else:
-                directory = spool or (config or Path(DEFAULT_FILE)).absolute().parent / SPOOL
-                notified = _webhook(reader, host, port, directory)
-            hints = _told(notified, reader, metrics)
-        elif source == "poll":
-            hints = _listing(families, stop, poll_seconds)
-        watcher.run(stop, hints)
+    serve(families, settings, stopped_by_signals())
     return 0
 
 
-def _refuse_strangers(context: click.Context, source: str) -> None:
-    """Refuse options that another source reads, rather than let them do nothing."""
-    for name, sources in BELONGS_TO.items():
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and source not in sources:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} belongs to --source {' or '.join(sources)}, found --source {source}")
-
-
-def _reader(families: Sequence[ConfiguredFamily]) -> Reader:
-    from lastgood_prefect.relay.reading import CommitKeys, Reader, bucket_of
-
-    elsewhere = [one.name for one in families if bucket_of(one.settings.root) is None]
-    if len(elsewhere) == len(families):
-        raise UsageError(
-            f"no event can announce these families: {', '.join(elsewhere)}: expected a root s3://bucket/prefix",
-            hint="`lastgood watch` is for file systems, and --source poll for any store",
-        )
-    for name in elsewhere:
-        _log.info("%s: not in a bucket: listed each --listing-seconds, and announced by nobody", name)
-    return Reader(CommitKeys.of(families))
-
-
-def _listing(families: Sequence[ConfiguredFamily], stop: threading.Event, poll_seconds: float) -> HintSource:
-    from lastgood_prefect.relay.listing import ListingHints
-
-    return ListingHints({one.name: one.location for one in families}, stop, poll=timedelta(seconds=poll_seconds))
-
-
-def _queue(reader: Reader, stop: threading.Event, queue_url: str) -> HintSource:
-    if find_spec("boto3") is None:
-        raise UsageError("not installed: boto3", hint="pip install 'lastgood[s3]'")
-    from lastgood_prefect.relay.sqs import SqsHints, connect
-
-    source = SqsHints(reader, connect(queue_url), queue_url, stop)
-    _log.info("receiving from %s", printable(queue_url))
-    return source
-
-
-def _webhook(reader: Reader, host: str, port: int, directory: Path) -> HintSource:
-    from lastgood_prefect.relay.spool import Spool
-    from lastgood_prefect.relay.webhook import PATH, SECRET_VARIABLE, WebhookHints, check_secret
-
-    secret = check_secret(os.environ.get(SECRET_VARIABLE))
-    source = WebhookHints(reader, Spool(directory), secret=secret, host=host, port=port)
-    _log.info("listening on http://%s:%d%s", f"[{host}]" if ":" in host else host, source.port, PATH)
-    return source
-
-
-def _told(source: HintSource, reader: Reader, metrics: Path | None) -> HintSource:
-    from lastgood_prefect.relay.telling import Told
-
-    return Told(source, reader.counters, metrics)
+def _settings(context: click.Context, config: Path | None) -> RelaySettings:
+    """What the table [relay] says, and over it what was said on the command line."""
+    said = {
+        name: value
+        for name, value in context.params.items()
+        if name in RelaySettings.__struct_fields__ and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    for name in {"spool", "metrics"} & said.keys():
+        said[name] = str(Path(said[name]).absolute())
+    if "source" in said:
+        said["source"] = RelaySource(said["source"])
+    settings = msgspec.structs.replace(configured(config).relay, **said)
+    for name in BELONGS_TO.keys() & said.keys():
+        if settings.source is not None and settings.source not in BELONGS_TO[name]:
+            # Refused, rather than let do nothing.
+            raise UsageError(
+                f"--{name.replace('_', '-')} belongs to --source {' or '.join(BELONGS_TO[name])}, "
+                f"found --source {settings.source}"
+            )
+    return settings

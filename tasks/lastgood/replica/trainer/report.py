@@ -124,7 +124,7 @@ class Reporter:
         if self._lag_steps:
             self._trace.step_later(lambda: _record(report, at, spans))
         else:
-            self._trace.step_now(_record(report, at, spans))
+            self._trace.write(_record(report, at, spans))
 
     def saved(self, generation: GenerationId) -> None:
         if self._trace is not None:

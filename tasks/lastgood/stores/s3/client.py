@@ -11,10 +11,9 @@ Source: the AWS S3 API reference; botocore's `standard` retry mode.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -33,14 +32,14 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from lastgood.errors import StoreError, StorePermanentError, StoreTransientError, UsageError
 from lastgood.redaction import hide
+from lastgood.stores.s3.pacing import pace
 from lastgood.stores.settings import StoreSettings
 from lastgood.text import printable
 
-__all__ = ["Bucket", "Refused", "S3Client", "parse_s3_uri", "read_failure", "told"]
+__all__ = ["Refused", "S3Client", "read_failure", "told"]
 
 CONNECT_SECONDS = 10.0
 SPARE_CONNECTIONS = 4
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", re.ASCII)
 _ANSWERS = frozenset({404, 409, 412})
 _THROTTLED = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
 _DAMAGED = frozenset({"BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
@@ -49,6 +48,7 @@ _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired",
 _REFUSED_KEYS = frozenset({"InvalidAccessKeyId", "InvalidToken", "InvalidClientTokenId", "SignatureDoesNotMatch"})
 _SKEWED = "RequestTimeTooSkewed"
 _NO_BUCKET = "NoSuchBucket"
+_WORDLESS = "400"
 _LATER = (408, 429)
 _NO_ANSWERS = frozenset({*_EXPIRED, *_REFUSED_KEYS, *_THROTTLED, _SKEWED, _NO_BUCKET})
 """What says nothing of the request itself."""
@@ -60,32 +60,6 @@ _BROKEN_OFF = (
     IncompleteReadError,
     OSError,
 )
-
-
-class Bucket(NamedTuple):
-    """A bucket and the prefix in it that is a store's root; the prefix has no slash at either end."""
-
-    name: str
-    prefix: str
-
-    @property
-    def uri(self) -> str:
-        return f"s3://{self.name}/{self.prefix}".rstrip("/")
-
-
-def parse_s3_uri(uri: str) -> Bucket:
-    """Split `s3://bucket/prefix`.
-
-    Raises:
-        UsageError: It names no bucket, or holds what S3 would read as a query or as an empty name.
-    """
-    name, _, prefix = uri.removeprefix("s3://").partition("/")
-    prefix = prefix.rstrip("/")
-    if not uri.startswith("s3://") or not _BUCKET.fullmatch(name):
-        raise UsageError(f"not a bucket: {printable(uri)}: expected s3://bucket/prefix")
-    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-        raise UsageError(f"not a prefix: {printable(uri)}: expected names between single slashes")
-    return Bucket(name, prefix)
 
 
 class Refused(Exception):
@@ -209,7 +183,8 @@ class S3Client:
             return StorePermanentError(message, hint="the clock of this machine is wrong")
         if code in _EXPIRED:
             return _Denied(StoreTransientError(message, hint="credentials have expired; renew them"))
-        if code in _REFUSED_KEYS or status in (401, 403):
+        # An expired session, asked by HEAD, is a 400 without a word: its answer has no body.
+        if code in _REFUSED_KEYS or status in (401, 403) or code == _WORDLESS:
             hint = "do the credentials of boto3's chain (environment, profile, role) grant this?"
             return _Denied(StorePermanentError(message, hint=hint))
         if status >= 500 or status in _LATER or code in _THROTTLED | _DAMAGED:
@@ -244,6 +219,7 @@ class S3Client:
             raise UsageError(f"cannot speak to s3://{self.bucket}: {printable(str(error))}") from None
         # Requests are signed by now, so reading the credentials asks nobody.
         client.meta.events.register("before-send.s3", lambda **_: _hide_credentials(session))
+        pace(client, told)
         return client
 
     def _renew(self, used: Any) -> bool:

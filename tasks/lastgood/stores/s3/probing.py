@@ -27,7 +27,7 @@ from urllib3.exceptions import HTTPError
 
 from lastgood.errors import StoreError, StoreTransientError
 from lastgood.stores.grading import NOT_ASKED, RIGHTS, Limit, Needed, Probe
-from lastgood.stores.s3.client import Refused, S3Client, read_failure
+from lastgood.stores.s3.client import Refused, S3Client, read_failure, told
 from lastgood.stores.s3.reading import pause
 from lastgood.stores.s3.writing import CHECKSUM
 from lastgood.text import printable
@@ -98,6 +98,11 @@ class _Scratch:
         self._written[name] = None
         return self.ask("put_object", Key=self.prefix + name, Body=data, **options)
 
+    def put_version(self, name: str, data: bytes) -> str:
+        """The ETag under which the service keeps it."""
+        etag: str = told(self.put(name, data), "ETag", self._doing)
+        return etag
+
     def get(self, name: str, **options: Any) -> bytes | None:
         """The bytes under a name; None when it is absent."""
         try:
@@ -118,33 +123,40 @@ class _Scratch:
     def ask(self, operation: str, **parameters: Any) -> dict[str, Any]:
         return self.client.ask(operation, self._doing, **parameters)
 
-    def upload(self, name: str, parts: tuple[bytes, ...], **conditions: Any) -> None:
+    def upload(self, name: str, parts: tuple[bytes, ...], *, checksum: str = CHECKSUM, **conditions: Any) -> None:
         """Store an object in parts, the last one sent first."""
         self._written[name] = None
         key = self.prefix + name
-        declared = {"ChecksumAlgorithm": CHECKSUM} if self.client.declares_checksums else {}
-        upload = self.ask("create_multipart_upload", Key=key, **declared)["UploadId"]
+        declared = {"ChecksumAlgorithm": checksum} if self.client.declares_checksums else {}
+        upload = told(self.ask("create_multipart_upload", Key=key, **declared), "UploadId", self._doing)
         try:
-            told: list[dict[str, Any]] = []
+            sent: list[dict[str, Any]] = []
             for number, data in reversed(tuple(enumerate(parts, start=1))):
-                answer = self.ask("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=data)
+                named = {"Key": key, "UploadId": upload, "PartNumber": number}
+                answer = self.ask("upload_part", Body=data, **named, **declared)
                 sums = {k: v for k, v in answer.items() if k.startswith("Checksum") and k != "ChecksumType"}
-                told.insert(0, {"PartNumber": number, "ETag": answer["ETag"], **sums})
-            listed = {"Parts": told}
+                sent.insert(0, {"PartNumber": number, "ETag": told(answer, "ETag", self._doing), **sums})
+            listed = {"Parts": sent}
             self.ask("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=listed, **conditions)
         except BaseException:
             with contextlib.suppress(StoreError, Refused):
                 self.ask("abort_multipart_upload", Key=key, UploadId=upload)
             raise
 
+    def page(self, **options: Any) -> dict[str, Any]:
+        """A page of a listing. One that broke off before its first byte parses as an empty one: that is no answer."""
+        page = self.ask("list_objects_v2", Prefix=self.prefix, **options)
+        told(page, "IsTruncated", self._doing)
+        return page
+
     def names(self) -> set[str]:
         """What a listing shows, page by page."""
         found: set[str] = set()
         token: dict[str, str] = {}
         while True:
-            page = self.ask("list_objects_v2", Prefix=self.prefix, MaxKeys=PAGE, **token)
+            page = self.page(MaxKeys=PAGE, **token)
             found |= {item["Key"].removeprefix(self.prefix) for item in page.get("Contents", ())}
-            if not page.get("IsTruncated"):
+            if not page["IsTruncated"]:
                 return found
             if page.get("NextContinuationToken") in (None, token.get("ContinuationToken")):
                 raise _Unfit("a listing of several pages breaks off")
@@ -241,7 +253,7 @@ def _create_race(scratch: _Scratch) -> str:
 
 
 def _conditional_replace(scratch: _Scratch) -> str:
-    etag = scratch.put("replace", b"first")["ETag"]
+    etag = scratch.put_version("replace", b"first")
     _must_refuse(lambda: scratch.put("replace", b"wrong", IfMatch=WRONG_ETAG), "replacing another version")
     _expect(scratch.get("replace"), b"first", "after a refused replacement")
     try:
@@ -253,14 +265,14 @@ def _conditional_replace(scratch: _Scratch) -> str:
     _must_refuse(lambda: scratch.put("replace", b"third", IfMatch=etag), "replacing a version that is gone")
     _expect(scratch.get("replace"), b"second", "after a replacement")
     for number in range(scratch.races):
-        etag = scratch.put(f"race-replace-{number}", b"")["ETag"]
+        etag = scratch.put_version(f"race-replace-{number}", b"")
         _race(scratch, f"race-replace-{number}", IfMatch=etag)
     return f"If-Match: only the version that was read is replaced; {scratch.racers} racers, one winner each"
 
 
 def _ranged_read(scratch: _Scratch) -> str:
     data = bytes(range(256)) * 16
-    etag = scratch.put("range", data)["ETag"]
+    etag = scratch.put_version("range", data)
     _expect(scratch.get("range", Range="bytes=1000-", IfMatch=etag), data[1000:], "of a range to the end")
     _expect(scratch.get("range", Range="bytes=10-19", IfMatch=etag), data[10:20], "of a range")
     _must_refuse(lambda: scratch.get("range", Range="bytes=1000-", IfMatch=WRONG_ETAG), "reading another version")
@@ -302,10 +314,17 @@ def _stored_checksums(scratch: _Scratch) -> str:
     for name, checksum in _checksums(data).items():
         scratch.put(f"stored-{name}", data, **checksum)
         answer = scratch.ask("head_object", Key=f"{scratch.prefix}stored-{name}", ChecksumMode="ENABLED")
-        told = answer.get(f"Checksum{name}")
-        if told != checksum[f"Checksum{name}"]:
-            raise _Unfit(f"{name} is not kept" if told is None else f"another {name} is kept than was sent")
-    return "HEAD returns the CRC32 and the SHA256 of an upload"
+        kept = answer.get(f"Checksum{name}")
+        if kept != checksum[f"Checksum{name}"]:
+            raise _Unfit(f"{name} is not kept" if kept is None else f"another {name} is kept than was sent")
+    scratch.upload("stored-parts", (data,), checksum="SHA256")
+    answer = scratch.ask("head_object", Key=f"{scratch.prefix}stored-parts", ChecksumMode="ENABLED")
+    whole = hashlib.sha256(hashlib.sha256(data).digest()).digest()
+    if answer.get("ChecksumSHA256") != (expected := f"{base64.b64encode(whole).decode()}-1"):
+        raise _Unfit(
+            f"the SHA256 over parts: expected {expected}, found {printable(str(answer.get('ChecksumSHA256')))}"
+        )
+    return "HEAD returns the CRC32 and the SHA256 of an upload, and the SHA256 over the parts of one"
 
 
 def _list_after_write(scratch: _Scratch) -> str:
@@ -317,7 +336,7 @@ def _list_after_write(scratch: _Scratch) -> str:
             raise _Unfit("what was just written is not listed")
     if scratch.names() != before | written:
         raise _Unfit("a listing of several pages is not what lies there")
-    page = scratch.ask("list_objects_v2", Prefix=scratch.prefix, Delimiter="/")
+    page = scratch.page(Delimiter="/")
     if [one["Prefix"] for one in page.get("CommonPrefixes", ())] != [f"{scratch.prefix}listed/"]:
         raise _Unfit("a listing with a delimiter does not show what lies below")
     return "what was written is listed at once, page by page"
@@ -346,11 +365,11 @@ def _clock(scratch: _Scratch) -> str:
     begun = datetime.now(UTC)
     answer = scratch.put("clock", b"")
     middle = begun + (datetime.now(UTC) - begun) / 2
-    told = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    if told is None:
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    if date is None:
         raise _Unfit("the service does not say what time it is")
     # The header has whole seconds, cut off; on average half of one is missing.
-    skew = parsedate_to_datetime(told).astimezone(UTC) + timedelta(seconds=0.5) - middle
+    skew = parsedate_to_datetime(date).astimezone(UTC) + timedelta(seconds=0.5) - middle
     seen = f"{round(skew.total_seconds()):+d} s against this machine"
     if abs(skew) > MAXIMUM_SKEW:
         raise _Unfit(f"{seen}: expected at most {MAXIMUM_SKEW.total_seconds():.0f} s")

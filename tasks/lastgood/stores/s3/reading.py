@@ -2,7 +2,8 @@
 
 Decides when a reading is one reading: it is bound to the ETag of its first answer, so that no object is put together
 from two. A body that breaks off is taken up by range where it ended; what keeps breaking off without a byte more is
-trouble of the store. No object is ever held whole: a mebibyte of each that is being read.
+trouble of the store, and so is what takes longer than the settings allow for an object of its size. No object is ever
+held whole: a mebibyte of each that is being read, at most.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from urllib3.exceptions import HTTPError
 from lastgood.digest import HashRequest, StreamHasher
 from lastgood.errors import StoreError, StoreTransientError
 from lastgood.stores.port import Hashed, Progress, Trouble
+from lastgood.stores.reading import check_range
 from lastgood.stores.s3.client import Refused, S3Client, read_failure, told
+from lastgood.stores.settings import StoreSettings
 
-__all__ = ["ObjectChanged", "ObjectReading", "hash_object", "hash_objects", "open_object"]
+__all__ = ["ObjectChanged", "ObjectReading", "RangedObject", "hash_object", "hash_objects", "open_object"]
 
 CHUNK_BYTES = 2**20
 PAUSE_SECONDS = 0.1
@@ -56,6 +59,7 @@ class ObjectReading:
         self._key = key
         self._doing = doing
         self._body = answer["Body"]
+        self._waited_seconds = 0.0
         self.bytes: int = told(answer, "ContentLength", doing)
         self.etag: str = told(answer, "ETag", doing)
 
@@ -63,32 +67,50 @@ class ObjectReading:
         """End it early."""
         self._body.close()
 
-    def chunks(self) -> Iterator[bytes]:
-        """The object's bytes, in order, at most a mebibyte at a time.
+    def chunks(self) -> Iterator[memoryview]:
+        """The object's bytes, in order, at most a mebibyte at a time; each piece until the next one is asked for.
 
         Raises:
             ObjectChanged: It is another object now.
             StoreError: The store stopped answering; what was yielded is right, and not the whole.
         """
         done_bytes = failures = taken_up = 0
+        buffer = memoryview(bytearray(min(self.bytes, CHUNK_BYTES) or 1))
         while True:
             failure: Exception
+            begun_bytes = done_bytes
             try:
                 with contextlib.closing(self._body):
-                    while chunk := self._body.read(CHUNK_BYTES):
-                        done_bytes += len(chunk)
-                        failures = 0
-                        yield chunk
+                    while count := self._read(buffer):
+                        done_bytes += count
+                        yield buffer[:count]
                 if done_bytes == self.bytes:
                     return
                 failure = OSError(f"ended after {done_bytes} of {self.bytes} bytes")
             except (BotoCoreError, HTTPError, OSError) as error:
                 failure = error
-            failures, taken_up = failures + 1, taken_up + 1
-            if failures >= self._client.settings.attempts or taken_up > MAXIMUM_TAKEN_UP:
+            # A body that brought next to nothing before it failed is no progress.
+            failures = 1 if done_bytes - begun_bytes >= self._settings.worth_bytes else failures + 1
+            taken_up += 1
+            is_late = self._waited_seconds > self._settings.reading_seconds(self.bytes)
+            if failures >= self._settings.attempts or taken_up > MAXIMUM_TAKEN_UP or is_late:
                 raise read_failure(failure, self._doing) from failure
+            begun = time.monotonic()
             pause(failures)
             self._body = self._take_up(done_bytes)
+            self._waited_seconds += time.monotonic() - begun
+
+    def _read(self, buffer: memoryview) -> int:
+        begun = time.monotonic()
+        try:
+            count: int = self._body.readinto(buffer)
+        finally:
+            self._waited_seconds += time.monotonic() - begun
+        return count
+
+    @property
+    def _settings(self) -> StoreSettings:
+        return self._client.settings
 
     def _take_up(self, done_bytes: int) -> Any:
         try:
@@ -129,6 +151,55 @@ def open_object(client: S3Client, key: str, doing: str, *, expected_bytes: int |
             return reading
         reading.close()
     raise AssertionError("the last answer was returned")
+
+
+class RangedObject:
+    """An `ObjectReader` over one version of an object: every part is asked for under the ETag of the first answer.
+
+    Args:
+        client: Of the bucket.
+        key: Whole, with the store's prefix.
+        name: The object, as errors name it.
+        size_bytes: By the first answer.
+        etag: Of the first answer.
+    """
+
+    def __init__(self, client: S3Client, key: str, name: str, *, size_bytes: int, etag: str) -> None:
+        self._client = client
+        self._key = key
+        self._name = name
+        self._etag = etag
+        self._size_bytes = size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        check_range(self._name, self._size_bytes, offset, length)
+        if not length:
+            return b""
+        doing = f"read {self._name}"
+        for failures in range(1, self._client.settings.attempts + 1):
+            try:
+                answer = self._client.get_to_hash(
+                    doing, Key=self._key, Range=f"bytes={offset}-{offset + length - 1}", IfMatch=self._etag
+                )
+            except Refused as refused:
+                raise StoreTransientError(f"cannot {doing}: another object lies there by now: {refused}") from None
+            failure: Exception
+            try:
+                with contextlib.closing(answer["Body"]) as body:
+                    data: bytes = body.read()
+                if len(data) == length:
+                    return data
+                failure = OSError(f"expected {length} bytes at {offset}, found {len(data)}")
+            except (BotoCoreError, HTTPError, OSError) as error:
+                failure = error
+            if failures == self._client.settings.attempts:
+                raise read_failure(failure, doing) from failure
+            pause(failures)
+        raise AssertionError("the last attempt returned or raised")
 
 
 def hash_object(

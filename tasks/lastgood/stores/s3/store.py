@@ -14,6 +14,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -34,10 +35,12 @@ from lastgood.errors import (
 )
 from lastgood.identity import GRADE, check_key, is_lawful_key
 from lastgood.stores.grading import MAXIMUM_GRADE_BYTES, KeptGrade, Limit, Probe, StoreGrade, graded, parse_grade
-from lastgood.stores.port import Hashed, Names, ObjectKind, Progress, StoredObject, Trouble
-from lastgood.stores.s3.client import Refused, S3Client, parse_s3_uri, read_failure, told
+from lastgood.stores.port import Hashed, Names, ObjectKind, ObjectReader, Progress, Recorded, StoredObject, Trouble
+from lastgood.stores.roots import parse_s3_uri
+from lastgood.stores.s3.checksums import compare_objects
+from lastgood.stores.s3.client import Refused, S3Client, read_failure, told
 from lastgood.stores.s3.probing import probe_bucket, probe_essentials
-from lastgood.stores.s3.reading import hash_object, hash_objects, pause
+from lastgood.stores.s3.reading import RangedObject, hash_object, hash_objects, pause
 from lastgood.stores.s3.writing import send_files
 from lastgood.stores.scratch import PrivateDirectory
 from lastgood.stores.settings import StoreSettings
@@ -46,6 +49,10 @@ __all__ = ["S3Store"]
 
 MAXIMUM_DELETED = 1000
 """Keys that one request may delete."""
+MAXIMUM_LISTED = 1000
+"""Names in a page where its answer does not say how many it may hold."""
+LAST_CHARACTER = "\U0010ffff"
+"""No key that goes on after a prefix sorts behind it."""
 
 
 class S3Store:
@@ -65,6 +72,10 @@ class S3Store:
         self._making_scratch = threading.Lock()
         self._kept: KeptGrade | None = None
         self._has_looked = False
+
+    def __reduce__(self) -> tuple[type[S3Store], tuple[str, StoreSettings]]:
+        """Opened anew where it arrives, with the credentials there: connections do not travel, and keys must not."""
+        return type(self), (self.uri, self._client.settings)
 
     # Reading.
 
@@ -106,6 +117,11 @@ class S3Store:
                 self._kept = None
             self._has_looked = True
         return self._kept
+
+    def _is_limited(self, limit: Limit) -> bool:
+        """Whether the store was seen to lack something, or was not asked; without any grade it is not known to."""
+        kept = self._kept_grade()
+        return kept is not None and limit in kept.limits
 
     def _check_publishing(self) -> None:
         """Refuse a bucket whose grade forbids publishing; one that has none is asked for the essential part."""
@@ -155,11 +171,17 @@ class S3Store:
             if key.endswith("/") and not item["Size"]:
                 continue  # what consoles put there to show a directory
             kind = ObjectKind.FILE if is_lawful_key(key) else ObjectKind.OTHER
-            yield StoredObject(key=key, bytes=item["Size"], kind=kind)
+            # In whole seconds, as HEAD tells it: some services list fractions, and the two must compare.
+            written_at = told(item, "LastModified", f"walk {prefix}").replace(microsecond=0)
+            yield StoredObject(key=key, bytes=item["Size"], kind=kind, written_at=written_at)
 
     def stat(self, key: str) -> StoredObject | None:
-        found = self._head(key, f"stat {key}")
-        return StoredObject(key=key, bytes=told(found, "ContentLength", f"stat {key}")) if found is not None else None
+        doing = f"stat {key}"
+        found = self._head(key, doing)
+        if found is None:
+            return None
+        size_bytes = told(found, "ContentLength", doing)
+        return StoredObject(key=key, bytes=size_bytes, written_at=told(found, "LastModified", doing))
 
     def last_changed(self, prefix: str) -> datetime | None:
         found = self._head(prefix, f"look at {prefix}")
@@ -184,6 +206,25 @@ class S3Store:
         return hash_objects(
             self._client, [(self._key(f"{prefix}/{request.path}"), request) for request in requests], progress
         )
+
+    @contextlib.contextmanager
+    def open(self, prefix: str, path: str) -> Iterator[ObjectReader]:
+        name, doing = f"{prefix}/{path}", f"read {prefix}/{path}"
+        found = self._head(name, doing)
+        if found is None:
+            raise StorePermanentError(f"object not found: {name}")
+        size_bytes, etag = told(found, "ContentLength", doing), told(found, "ETag", doing)
+        yield RangedObject(self._client, self._key(name), name, size_bytes=size_bytes, etag=etag)
+
+    def compare_checksums(self, prefix: str, recorded: Sequence[Recorded]) -> Iterator[bool | None]:
+        if not self._vouches():
+            return (None for _ in recorded)
+        return compare_objects(self._client, [(self._key(f"{prefix}/{one.path}"), one) for one in recorded])
+
+    def _vouches(self) -> bool:
+        """Whether a checksum that the service keeps says something of an object: it was seen to refuse wrong ones."""
+        kept = self._kept_grade()
+        return kept is not None and kept.grade.may_publish and Limit.STORED_CHECKSUMS not in kept.limits
 
     def fetch(self, prefix: str, request: HashRequest, destination: Path) -> Hashed:
         try:
@@ -227,8 +268,7 @@ class S3Store:
         if expected is None:
             return self.create(key, data)
         self._check_writing()
-        kept = self._kept_grade()
-        if kept is not None and Limit.CONDITIONAL_REPLACE in kept.limits:
+        if self._is_limited(Limit.CONDITIONAL_REPLACE):
             raise StoreLimitError(f"cannot swap {key}: {self.uri} has no {Limit.CONDITIONAL_REPLACE}")
         is_resent = False
         for failures in range(1, self._client.settings.attempts + 1):
@@ -280,7 +320,13 @@ class S3Store:
         staged = self.staging_path(prefix)
         files = [(path, self._key(f"{prefix}/{path}"), staged / path) for path in paths]
         try:
-            sent = send_files(self._client, files, algorithms)
+            sent = send_files(
+                self._client,
+                files,
+                algorithms,
+                composites=self._client.declares_checksums and self._vouches(),
+                looks_first=self._is_limited(Limit.CONDITIONAL_MULTIPART),
+            )
         except OSError as error:
             raise StorePermanentError(f"cannot persist {prefix} ({error.filename}): {error.strerror}") from error
         finally:
@@ -298,7 +344,7 @@ class S3Store:
             if found.trouble is not None or found.digests != one.digests:
                 what = found.message or "other bytes lie there than were sent"
                 raise StorePermanentError(f"not stored as sent: {prefix}/{one.path}: {what}")
-        return tuple(read)
+        return tuple(replace(found, composite=one.composite) for one, found in zip(sent, read, strict=True))
 
     def install(self, source: str, target: str) -> bool:
         check_key(source)
@@ -383,10 +429,32 @@ class S3Store:
                 raise StoreTransientError(f"cannot {doing}: the listing broke off: expected an answer")
             yield page
             if not page["IsTruncated"]:
+                self._check_last(page, doing, parameters)
                 return
             if (following := page.get("NextContinuationToken")) in (None, token.get("ContinuationToken")):
                 raise StoreTransientError(f"cannot {doing}: the listing broke off: expected a further page")
             token = {"ContinuationToken": following}
+
+    def _check_last(self, page: dict[str, Any], doing: str, parameters: dict[str, Any]) -> None:
+        """Ask what lies beyond a page that is full and calls itself the last: one that lost its successors does, too.
+
+        Believed, it would hide a decision or a refusal, and with it what they refuse.
+        """
+        shown = [*(item["Key"] for item in page.get("Contents", ()))]
+        # Whatever lies below a common prefix is shown by it, so what is beyond begins after all of that.
+        shown += [f"{item['Prefix']}{LAST_CHARACTER}" for item in page.get("CommonPrefixes", ())]
+        if not shown or len(shown) < page.get("MaxKeys", MAXIMUM_LISTED):
+            return
+        last = max(shown)
+        try:
+            beyond = self._client.call("list_objects_v2", doing, **{**parameters, "StartAfter": last, "MaxKeys": 1})
+        except Refused as refused:
+            raise self._no_bucket() from refused
+        told(beyond, "IsTruncated", doing)
+        names = [item["Key"] for item in beyond.get("Contents", ())]
+        names += [item["Prefix"] for item in beyond.get("CommonPrefixes", ())]
+        if any(name > last for name in names):
+            raise StoreTransientError(f"cannot {doing}: the listing broke off: expected a page after its last one")
 
     def _items(self, prefix: str) -> Iterator[dict[str, Any]]:
         for page in self._pages(f"walk {prefix}", Prefix=f"{self._key(prefix)}/"):
