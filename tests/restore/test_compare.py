@@ -224,7 +224,8 @@ def test_whatever_a_replica_leaves_behind_is_judged_and_passes_only_when_whole(
     )
     outcome = verdict_of(compared(left)).outcome
     last_word = {(0, 8), (1, 8)}
-    whole = not dropped - last_word and status == 0 and saved
+    ended = status == 0 or (status is not None and not dropped & last_word)
+    whole = not dropped - last_word and ended and saved
     assert (outcome is Outcome.PASS) == whole
 
 
@@ -496,6 +497,22 @@ def test_a_script_that_trains_twice_blames_no_sealed_checkpoint(end: tuple[int, 
     verdict = verdict_of(compared(sealed))
     assert (verdict.outcome, verdict.findings) == (Outcome.INCONCLUSIVE, ())
     assert verdict_of(compared(told)).outcome is Outcome.FAIL, "a job of ours says itself which training it is"
+
+
+@pytest.mark.parametrize("status", [1, -6, 70])
+def test_what_a_script_does_once_its_ranks_have_finished_is_no_part_of_the_restore(status: int) -> None:
+    """Libraries abort now and then while an interpreter ends, and evaluations fail: neither blames the checkpoint, as a
+    rank does that never said that it had finished.
+    """
+    aborted = replace(healthy_restore(), exit_status=status, log_tail="terminate called without an active exception")
+    verdict = verdict_of(compared(aborted))
+    assert (verdict.outcome, verdict.findings) == (Outcome.PASS, ())
+    ended = next(check for check in verdict.checks if check.name == "replica_ended")
+    assert ended.detail.startswith("every rank had finished what was asked for; exit status")
+    assert ended.detail.endswith("terminate called without an active exception")
+    silent = {**aborted.ranks, 1: tuple(one for one in aborted.ranks[1] if not isinstance(one, Stopped))}
+    assert verdict_of(compared(replace(aborted, ranks=silent))).outcome is not Outcome.PASS
+    assert verdict_of(compared(replace(aborted, lives=2))).outcome is not Outcome.PASS
 
 
 def test_a_run_that_is_over_leaves_the_smoke_step_undecided() -> None:

@@ -1,12 +1,16 @@
 """The ranks of a job of another framework, which has formed their process group by itself or has none.
 
 Decides nothing. Rules: what travels is bytes in tensors, never a pickle; torch is the job's own, which has loaded it if
-there is anybody to talk to.
+there is anybody to talk to; what was told is nobody's any more once it is told. A thread of gloo still holds a tensor
+for a moment after it has arrived, and aborts the process if the interpreter ends in that moment
+(pytorch/pytorch#190489): a job that ended with a save would be taken for one that crashed.
 """
 
 from __future__ import annotations
 
 import sys
+import time
+import weakref
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
@@ -15,12 +19,20 @@ from lastgood.errors import UsageError
 __all__ = ["JobRanks"]
 
 MAXIMUM_TOLD_BYTES = 4096
+LET_GO_SECONDS = 5.0
+"""How long at most a rank waits until its backend holds nothing of what was told."""
 SIZES: Final = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """Where launchers tell a process how many of them there are: torchrun's, and those of MPI, as Accelerate reads them."""
 EARLIER: Final = (
     "make SealedRun once the ranks have joined: after Accelerator(), deepspeed.init_distributed() or "
     "torch.distributed.init_process_group(), and before the group is destroyed"
 )
+
+
+class _Told(bytearray):
+    """The memory of a tensor that travels: of this one it can be asked whether anybody holds it still."""
+
+    __slots__ = ("__weakref__",)
 
 
 class JobRanks:
@@ -79,7 +91,13 @@ class JobRanks:
         # gloo moves tensors of the processor; every other backend only those of its own kind of device.
         has_gloo = "gloo" in str(self._distributed.get_backend_config())
         device = "cpu" if has_gloo else torch.accelerator.current_accelerator()
-        data = (text or "").encode()[:MAXIMUM_TOLD_BYTES].ljust(MAXIMUM_TOLD_BYTES, b"\0")
-        content = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+        memory = _Told((text or "").encode()[:MAXIMUM_TOLD_BYTES].ljust(MAXIMUM_TOLD_BYTES, b"\0"))
+        content = torch.frombuffer(memory, dtype=torch.uint8).to(device)
         self._distributed.broadcast(content, 0)
-        return bytes(content.cpu().numpy().tobytes()).rstrip(b"\0").decode(errors="ignore")
+        told = bytes(content.cpu().numpy()).rstrip(b"\0").decode(errors="ignore")
+        held = weakref.ref(memory)
+        del memory, content
+        deadline = time.monotonic() + LET_GO_SECONDS
+        while held() is not None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return told

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from lastgood.errors import UsageError
 from lastgood.manifest import Component, Manifest
+from lastgood.replica.trace import StopReason
 from lastgood.restore.after_load import loaded_checks, subject
 from lastgood.restore.control import control_checks, went_on_alike
 from lastgood.restore.divergence import Comparing, not_run, span
@@ -137,11 +138,13 @@ def _is_unpeekable(manifest: Manifest) -> bool:
 
 
 def _ended(request: Request, evidence: Evidence) -> Check:
-    """The replica's command ended by itself, once, and well."""
+    """The replica's command ended by itself, once, and well, or badly in what it did once every rank had finished."""
     name, end = "replica_ended", evidence.end
     detail = _spoken(evidence)
     if end.exit_status == 0 and evidence.lives <= 1:
         return Check(name=name, state=CheckState.RAN, detail=detail)
+    if end.exit_status is not None and evidence.lives <= 1 and _have_finished(request, evidence):
+        return Check(name=name, state=CheckState.RAN, detail=f"every rank had finished what was asked for; {detail}")
     if evidence.starved:
         return Check(name=name, state=CheckState.INCONCLUSIVE, detail=f"{evidence.starved}; {detail}")
     itself = _ended_itself(request, evidence)
@@ -158,6 +161,15 @@ def _spoken(evidence: Evidence) -> str:
     status = "still running" if end.exit_status is None else f"exit status {end.exit_status}"
     tail = f"; its log ends:\n{end.log_tail.rstrip()}" if end.log_tail and end.exit_status != 0 else ""
     return f"{status} after {end.seconds:.1f} s{tail}"
+
+
+def _have_finished(request: Request, evidence: Evidence) -> bool:
+    """Whether each rank ended of its own accord after the last step that was asked for: the checkpoint has no part in
+    what its script does then, nor in how its libraries are taken down.
+    """
+    last = request.manifest.step + request.steps
+    ends = [evidence.ranks[rank].stopped if rank in evidence.ranks else None for rank in request.ranks]
+    return all(end is not None and end.reason is StopReason.FINISHED and end.step >= last for end in ends)
 
 
 def _has_spoken_for_itself(request: Request, evidence: Evidence) -> bool:
