@@ -66,12 +66,13 @@ class Standings:
             StoreError: The store could not tell.
         """
         manifest = self.digest_of(generation)
+        # Before what stands: a record that another gate keeps meanwhile is then seen below, or holds this very attempt.
+        # In the other order it was missed by the one question and counted by the other, and the save judged twice.
+        attempt = next_attempt(self._store, self._keys, generation, manifest, tier)
         standing = self._standing(generation, tier, manifest, full=full)
         fresh = standing is not None and (older_than is None or self._now() - standing.finished_at < older_than)
         owes = full and tier is Tier.MANIFEST and standing is not None and self._owes(generation, standing)
-        if fresh and not owes:
-            return None
-        return next_attempt(self._store, self._keys, generation, manifest, tier)
+        return None if fresh and not owes else attempt
 
     def owing(self) -> tuple[GenerationId, ...]:
         """The candidates that stand and owe a slice to a save after them, oldest first; none without a rotation."""

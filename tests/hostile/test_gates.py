@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from lastgood.family import Family
 from lastgood.location import Location
 from lastgood.reconcile import sweep, tidy
 from lastgood.records import Measurements, list_records
+from lastgood.stores import LocalStore
+from lastgood.stores.port import Names
 from lastgood.testing.build import BuiltFamily, Recipe, build_family, build_life
 from lastgood.verdict import Check, CheckState, Outcome, Rung, Tier, Verdict, judge
 from lastgood.verify import Depth
@@ -35,6 +39,52 @@ def could_not_tell(family: Family) -> Verdict:
     check = Check(name="bytes", state=CheckState.INCONCLUSIVE, detail="input/output error")
     subject = family.location.keys.family
     return judge(tier=Tier.MANIFEST, rung=Rung.FULL, subject=subject, checks=[check], required=["bytes"])
+
+
+class AttendedStore(LocalStore):
+    """A store at which somebody else acts right after one of the readings, counted from 0."""
+
+    def __init__(self, root: Path, after: int, act: Callable[[], object]) -> None:
+        super().__init__(root)
+        self.readings = 0
+        self._after, self._act = after, act
+
+    def names(self, prefix: str) -> Names:
+        found = super().names(prefix)
+        self._has_read()
+        return found
+
+    def get(self, key: str, *, limit_bytes: int) -> bytes | None:
+        found = super().get(key, limit_bytes=limit_bytes)
+        self._has_read()
+        return found
+
+    def _has_read(self) -> None:
+        self.readings += 1
+        if self.readings == self._after + 1:
+            self._act()
+
+
+def test_a_gate_that_ends_at_any_moment_of_another_leaves_one_record(tmp_path: Path) -> None:
+    """A save of a thousand was judged twice: its record came between two questions of a gate that was just asking."""
+    met = 0
+    for after in itertools.count():
+        root = tmp_path / str(after)
+        root.mkdir()
+        built = build_family(root, "llm-7b", recipe=Recipe(world_size=1))
+        first = Family(Location(store=built.store, keys=built.keys, generation=None))
+        store = AttendedStore(built.root, after, lambda one=first, at=built.newest: one.verify(at))
+        second = Family(Location(store=store, keys=built.keys, generation=None))
+        attempt = second.due_attempt(built.newest, Tier.MANIFEST)
+        if store.readings <= after:
+            break
+        met += 1
+        if attempt is not None:
+            judged = second.judge(built.newest)
+            second.keep(judged.verdict, built.newest, judged.started_at, judged.measurements, attempt=attempt)
+        records = list_records(built.store, built.keys)
+        assert [(one.generation, one.attempt) for one in records] == [(str(built.newest), 1)], f"after reading {after}"
+    assert met >= 3, "the manifest and two listings of what is on record"
 
 
 def test_a_pass_stands_though_a_second_verifier_could_not_tell(built: BuiltFamily, family: Family) -> None:
