@@ -16,6 +16,7 @@ from typing import Any
 from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.context import TaskRunContext
 
 from lastgood.errors import LastgoodError, StoreError, StoreTransientError
@@ -90,8 +91,18 @@ def due(family: ConfiguredFamily, named: Sequence[GenerationId] = ()) -> Iterato
 
 
 def verify(family: ConfiguredFamily, generation: GenerationId, depth: Depth = Depth.FULL) -> Answer:
-    """Run the task for one generation; its answer, whatever it ended as."""
-    state: State[Any] = verify_generation(family, generation, depth, return_state=True)
+    """Run the task for one generation; its answer, whatever it ended as.
+
+    Raises:
+        StoreError: The server gave no slot for it, as while it is down: nobody looked at the generation.
+    """
+    try:
+        state: State[Any] = verify_generation(family, generation, depth, return_state=True)
+    except ConcurrencySlotAcquisitionError as none:
+        raise StoreError(
+            f"no verdict: {generation}: {escape.line(str(none))}",
+            hint="is the Prefect server up? its limits are under Concurrency in the UI",
+        ) from none
     # `_sync`, which is not in its signature: Prefect would hand a coroutine flow a coroutine.
     answer = state.result(raise_on_failure=False, _sync=True)  # type: ignore[call-overload]
     if isinstance(answer, Answer):
@@ -102,7 +113,7 @@ def verify(family: ConfiguredFamily, generation: GenerationId, depth: Depth = De
 
 
 def verify_each(family: ConfiguredFamily, generations: Iterable[GenerationId], depth: Depth) -> list[Answer]:
-    """Run the task for one generation after the other; trouble in listing them costs none of the verdicts before it."""
+    """Run the task for one generation after the other; trouble between them costs none of the verdicts before it."""
     answers: list[Answer] = []
     try:
         for generation in generations:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 
 from lastgood.config import FamilySettings
 from lastgood.errors import StorePermanentError, StoreTransientError, UsageError
@@ -168,6 +169,21 @@ def test_a_listing_that_fails_costs_none_of_the_verdicts_before_it(
     assert state.name == "Failed"
     assert "artifact_missing" in str(state.message)
     assert "cannot list" in str(state.message)
+
+
+def test_a_server_that_gives_no_slot_leaves_a_run_inconclusive(
+    gate: ConfiguredFamily, built: BuiltFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server was killed: nobody looked at the save, so that the run must not be as red as for a broken one."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConcurrencySlotAcquisitionError("Unable to acquire concurrency slots on ['tag:tier1']: 503")
+
+    monkeypatch.setattr(verifying, "verify_generation", refuse)
+    state = conclude(verify_each(gate, [built.newest], Depth.FULL))
+    assert state.name == "Inconclusive"
+    assert f"no verdict: {built.newest}: Unable to acquire concurrency slots" in str(state.message)
+    assert recorded(built) == []
 
 
 def test_a_fail_that_stands_is_red_again(built: BuiltFamily, gate: ConfiguredFamily) -> None:
