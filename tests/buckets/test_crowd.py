@@ -59,8 +59,8 @@ from tests.protocol.invariants import KEYS
 
 PROOF = os.environ.get("LASTGOOD_PROOF") == "1"
 PUBLISHERS = 32
-ROUNDS = 10 if PROOF else 1
-SAVES = 200 if PROOF else 16
+ROUNDS = 3 if PROOF else 1
+SAVES = 40 if PROOF else 16
 """Acknowledged, after which a round ends, once every kill has happened."""
 LONGEST_SECONDS = 900.0
 ENDING_SECONDS = 120.0
