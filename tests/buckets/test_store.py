@@ -459,10 +459,10 @@ def test_a_body_that_breaks_off_is_taken_up_where_it_ended(faulty: S3Store, faul
 
 
 def test_a_body_that_trickles_is_taken_up_elsewhere(faulty: S3Store, fault_proxy: FaultProxy) -> None:
-    """A byte a second is never silent; the same object over another connection comes at once."""
+    """Twenty bytes a second are never silent; the same object over another connection comes at once."""
     data = os.urandom(3 * 2**20)
     faulty.create("f/a", data)
-    slow = fault_proxy.inject(SlowBody(1), when=is_get)
+    slow = fault_proxy.inject(SlowBody(20), when=is_get)
     (hashed,) = faulty.hash("f", [HashRequest(path="a", size_bytes=len(data))])
     assert hashed.digests == (hash_bytes(data),)
     assert slow.fired == 1
@@ -487,9 +487,11 @@ def trickled(store: S3Store) -> Mapping[str, Callable[[], object]]:
 
 @pytest.mark.parametrize("kind", ["an artifact", "a document", "a listing", "an error"])
 def test_a_service_that_trickles_for_ever_is_given_up(faulty: S3Store, fault_proxy: FaultProxy, kind: str) -> None:
-    """At a byte a second the mebibyte would take twelve days; it costs attempts times the timeout."""
+    """At twenty bytes a second the mebibyte would take fourteen hours; it costs attempts times the timeout. No silence
+    between two of them is long enough to be what it is given up for.
+    """
     faulty.create("f/a", os.urandom(2**20))
-    slow = fault_proxy.inject(SlowBody(1), when=lambda request: request.method == "GET", times=None)
+    slow = fault_proxy.inject(SlowBody(20), when=lambda request: request.method == "GET", times=None)
     begun = time.monotonic()
     with pytest.raises(StoreTransientError, match="came too slowly"):
         trickled(faulty)[kind]()
